@@ -127,7 +127,7 @@ def heed_secret(module: ModuleType) -> None:
     @functools.wraps(upstream)
     async def listen(self: Any, *args: Any, **kwargs: Any) -> None:
         await upstream(self, *args, **kwargs)
-        from backhaul.dask.exposure import warn_of_listeners
+        from backhaul.dask.comm.exposed_ports import warn_of_listeners
 
         warn_of_listeners(self)
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.summary import Spread, spread
 from backhaul.bench.tables import open_console, print_machine
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 __all__ = ["Row", "main", "run"]
 

@@ -29,7 +29,7 @@ from tornado.websocket import websocket_connect
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.option_types import ListType
 from backhaul.bench.tables import open_console, print_machine
-from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler.core import live_core
 
 __all__ = ["main"]
 
@@ -86,7 +86,7 @@ def _measure(look: str, tasks: int, repetitions: int) -> tuple[list[float], dict
             took_us.append((time.perf_counter() - began) / tasks * 1e6)
             del futures
             time.sleep(_POLL_S)
-        core = live.installed(cluster.scheduler)
+        core = live_core.installed(cluster.scheduler)
         if core is None:
             return took_us[1:], {}, 0.0
         handled = core.engine_counts().get("task-finished", 0)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.tables import open_console, print_machine
-from backhaul.dask.order import order
+from backhaul.dask.scheduler.order import order
 
 __all__ = ["main"]
 

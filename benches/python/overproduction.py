@@ -2,8 +2,8 @@
 
 Upstream bounds the number of root tasks on a worker for the sake of these (dask/distributed#5223,
 #5555, #6360, #7128, and its test ``test_graph_execution_width``). Each job runs on one cluster,
-with `backhaul.dask.in_flight` and without, in turn, and the peaks are compared: of the data that
-workers hold, and of the resident memory of their processes.
+with `backhaul.dask.scheduler.window` and without, in turn, and the peaks are compared: of the data
+that workers hold, and of the resident memory of their processes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _sample(client: Client, job: Callable[[], Any], *, ours: bool) -> tuple[floa
 
 
 def _switch(dask_scheduler: Scheduler, ours: bool) -> bool:
-    from backhaul.dask.in_flight import install, uninstall
+    from backhaul.dask.scheduler.window import install, uninstall
 
     uninstall(dask_scheduler)
     return install(dask_scheduler) if ours else False

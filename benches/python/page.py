@@ -16,10 +16,10 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.tables import open_console, print_machine
-from backhaul.dask.dashboard import PAGE, Page
-from backhaul.dask.flows import Counts
-from backhaul.dask.ledger import Ledger
-from backhaul.dask.matrix import Matrix, Peer, matrix_of
+from backhaul.dask.observe.counters import Counts
+from backhaul.dask.observe.dashboard import PAGE, Page
+from backhaul.dask.observe.ledger import Ledger
+from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
 
 __all__ = ["main"]
 

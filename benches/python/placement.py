@@ -17,8 +17,8 @@ from rich.table import Table
 from backhaul import _native
 from backhaul.bench.placement.machines import hosts_machine
 from backhaul.bench.placement.simulation_job import SimulatedCluster
-from backhaul.dask.placement import BETA, BETA_PRIVATE
-from backhaul.dask.private import Task
+from backhaul.dask.compat.names import Task
+from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE
 
 __all__ = ["main"]
 

@@ -27,7 +27,8 @@ import dask.threaded
 from distributed import Client, LocalCluster, Scheduler, Worker, wait
 
 from backhaul.bench.summary import Spread, spread
-from backhaul.dask import resources, scheduler_slots, sync, threaded
+from backhaul.dask import resources, sync, threaded
+from backhaul.dask.resource_pools import scheduler_slots
 
 __all__ = ["TASK_S", "choice_us", "gaps_s", "local_us", "main", "makespan_s", "mixed_us"]
 

@@ -1469,7 +1469,7 @@ def order(
     graph_node: type,
     data_node: type,
 ) -> dict[Any, int]:
-    """Number the keys of a Dask graph, given Dask's classes; see `backhaul.dask.order`.
+    """Number the keys of a Dask graph, given Dask's classes; see `backhaul.dask.scheduler.order`.
 
     Raises
     ------

@@ -13,7 +13,8 @@ from distributed.comm import connect, listen
 
 import dask
 from backhaul.cli import main as backhaul_command
-from backhaul.dask.config import (
+from backhaul.dask.comm.native_context import shared_context
+from backhaul.dask.config.settings import (
     Settings,
     resource_limits,
     small_result_limits,
@@ -21,7 +22,6 @@ from backhaul.dask.config import (
     transfers_links_max,
     work_in_hand_limits,
 )
-from backhaul.dask.context import shared_context
 from backhaul.dask.launch.command import main as dask_command
 from tests.bad_inputs.cases import Case, Place
 

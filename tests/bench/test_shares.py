@@ -23,7 +23,7 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         ((*WRITING, "Task.__getstate__ (dask/_task_spec.py:1)"), "serialization"),
         ((*WRITING, "dumps (distributed/protocol/core.py:9)", "f (enum.py:1)"), "serialization"),
         ((*WRITING, "IOStream.write_to_fd (tornado/iostream.py:1182)"), "comm"),
-        ((*LOOP, "BackhaulComm.write (backhaul/dask/comm.py:1)"), "comm"),
+        ((*LOOP, "BackhaulComm.write (backhaul/dask/comm/comm.py:1)"), "comm"),
         ((*LOOP, "Server.handle_stream (distributed/core.py:800)"), "dispatch"),
         ((*LOOP, "SchedulerState._transition (distributed/scheduler.py:9)"), "state machine"),
         ((*LOOP, "Worker.execute (distributed/worker.py:2200)"), "executor"),
@@ -35,9 +35,9 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         (("run (threading.py:9)", "_worker (concurrent/futures/thread.py:81)"), WAITING),
         (("run (threading.py:9)", "increment (backhaul/bench/jobs.py:30)"), "executor"),
         (("run (threading.py:9)", "make_left (benches/python/merge_job.py:30)"), "executor"),
-        ((*LOOP, "fill (backhaul/dask/in_flight.py:1)"), "state machine"),
-        ((*LOOP, "LiveCore.call (backhaul/dask/scheduler_core/live.py:1)"), "state machine"),
-        (("run (threading.py:9)", "Arrivals.wait (backhaul/dask/arrivals.py:268)"), WAITING),
+        ((*LOOP, "fill (backhaul/dask/scheduler/window.py:1)"), "state machine"),
+        ((*LOOP, "LiveCore.call (backhaul/dask/scheduler/core/live_core.py:1)"), "state machine"),
+        (("run (threading.py:9)", "Arrivals.wait (backhaul/dask/comm/inbox.py:268)"), WAITING),
         (("<module> (run.py:3)",), OTHER),
     ],
 )
@@ -71,11 +71,13 @@ def test_what_is_no_stack_is_refused() -> None:
 def test_every_file_of_ours_that_is_named_exists() -> None:
     folder = Path(backhaul.__file__).parent
     named = {
-        name
+        (package, name)
         for _, pattern in _RULES
-        for names in re.findall(r"backhaul/dask/\(\?:([\w|]+)\)", pattern.pattern)
+        if "backhaul/dask/(?:" in pattern.pattern
+        for package, names in re.findall(r"(\w+)/\(\?:([\w|]+)\)", pattern.pattern)
         for name in names.split("|")
+        if package != "dask"
     }
     assert len(named) > 5
-    for name in sorted(named):
-        assert (folder / "dask" / f"{name}.py").exists(), name
+    for package, name in sorted(named):
+        assert (folder / "dask" / package / f"{name}.py").exists(), name

@@ -8,7 +8,7 @@ from typing import Any
 from device_arrays import DeviceArray
 
 from backhaul.dask import BackhaulComm
-from backhaul.dask.device_arrays import register_device_array
+from backhaul.dask.serialize.device_arrays import register_device_array
 
 __all__ = ["Array", "array_of", "bytes_of", "device_bytes", "frames_of", "joined"]
 

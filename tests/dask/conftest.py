@@ -24,7 +24,8 @@ from distributed import core, process, utils_test
 from distributed.comm import connect, listen
 
 import dask
-from backhaul.dask import BackhaulComm, activation
+from backhaul.dask import BackhaulComm
+from backhaul.dask.compat import activation
 
 #: Opens a comm and its peer; closes both in the end.
 CommPair: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[BackhaulComm, BackhaulComm]]]

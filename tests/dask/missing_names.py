@@ -2,11 +2,11 @@
 
     python -m tests.dask.missing_names [NAME ...]
 
-Each name of `backhaul.dask.private` is removed in turn, each source that a patch rests on, and each
-function that a patch replaces, in a forked process that has not imported Backhaul's part for Dask
-yet. A job runs there over ``backhaul://``: a scheduler, two workers, a client, results that travel.
-A line says for each name how that ended: ``ok``, ``transport`` where the messages themselves need
-the name, or the error.
+Each name of `backhaul.dask.compat.names` is removed in turn, each source that a patch rests on, and
+each function that a patch replaces, in a forked process that has not imported Backhaul's part for
+Dask yet. A job runs there over ``backhaul://``: a scheduler, two workers, a client, results that
+travel. A line says for each name how that ended: ``ok``, ``transport`` where the messages
+themselves need the name, or the error.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _private() -> Any:
     found = importlib.util.find_spec("backhaul")
     assert found is not None
     assert found.submodule_search_locations is not None
-    file = Path(found.submodule_search_locations[0]) / "dask" / "private.py"
-    spec = importlib.util.spec_from_file_location("backhaul.dask.private", file)
+    file = Path(found.submodule_search_locations[0]) / "dask" / "compat" / "names.py"
+    spec = importlib.util.spec_from_file_location("backhaul.dask.compat.names", file)
     assert spec is not None
     assert spec.loader is not None
     private = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -115,8 +115,10 @@ def _forked(call: Callable[[], str]) -> str:
 def _all_names() -> str:
     """List the names of the table, the sources of patches and what they replace, a line each."""
     names = dict.fromkeys(_private().NAMES)
-    patches = importlib.import_module("backhaul.dask.patches").PATCHES
-    instance_patches = importlib.import_module("backhaul.dask.instance_patches").INSTANCE_PATCHES
+    patches = importlib.import_module("backhaul.dask.compat.process_patches").PATCHES
+    instance_patches = importlib.import_module(
+        "backhaul.dask.compat.instance_patches"
+    ).INSTANCE_PATCHES
     for patch in (*patches, *instance_patches):
         names.update(dict.fromkeys(patch.read))
     names.update({f"{patch.owner}.{patch.name}": None for patch in patches if not patch.adds})

@@ -6,10 +6,10 @@
 Nothing of that release is imported, because it may no longer have what ours imports: its sources
 are parsed. They are compared with those of the release that is installed here, which was read. The
 program prints each function that does something else, with its difference, and the names of
-``private.py`` that are gone; changed comments, docstrings, annotations and formatting are left out
-(`backhaul.dask.normalized`). With ``--write``, which says that the differences were read, it adds
-the digests to ``python/backhaul/dask/digests.py``. Ends with 1 where anything has to be read, 2
-where there is nothing to compare, else 0.
+``compat/names.py`` that are gone; changed comments, docstrings, annotations and formatting are left
+out (`backhaul.dask.compat.normalized_source`). With ``--write``, which says that the differences
+were read, it adds the digests to ``python/backhaul/dask/compat/digests.py``. Ends with 1 where
+anything has to be read, 2 where there is nothing to compare, else 0.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from backhaul.dask import digests, private
-from backhaul.dask.digests import DIGESTS
-from backhaul.dask.instance_patches import INSTANCE_PATCHES
-from backhaul.dask.normalized import digest_of
-from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import InstancePatch, Patch, source_of
+from backhaul.dask.compat import digests
+from backhaul.dask.compat import names as names_module
+from backhaul.dask.compat.digests import DIGESTS
+from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES
+from backhaul.dask.compat.normalized_source import digest_of
+from backhaul.dask.compat.patching import InstancePatch, Patch, source_of
+from backhaul.dask.compat.process_patches import PATCHES
 
 __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
 
@@ -175,8 +176,8 @@ def write_digests(folder: Path, file: Path = Path(digests.__file__)) -> None:
 
 
 def gone(after: Path) -> list[str]:
-    """List the names that `backhaul.dask.private` imports and a release does not have."""
-    _, tree = _parsed(Path(private.__file__).with_suffix(".pyi"))
+    """List the names that `backhaul.dask.compat.names` imports and a release does not have."""
+    _, tree = _parsed(Path(names_module.__file__).with_suffix(".pyi"))
     missing = []
     for statement in ast.walk(tree):
         if not isinstance(statement, ast.ImportFrom) or statement.module is None:
@@ -217,7 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     for change in changed:
         print(change, end="\n\n")
     for name in missing:
-        print(f"{name} is gone, and private.py imports it")
+        print(f"{name} is gone, and names.py imports it")
     if chosen.write:
         write_digests(chosen.folder)
     unread = [change for change in changed if not change.is_known]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from backhaul.dask.requests import Needs
-from backhaul.dask.slotted_worker import slots_of
+from backhaul.dask.resource_pools.requests import Needs
+from backhaul.dask.resource_pools.worker_state import slots_of
 
 __all__ = ["check_slots"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from distributed import Client, Scheduler, Worker
 
 import dask
-from backhaul.dask import slotted_worker
-from backhaul.dask.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools import worker_state
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 
 __all__ = ["ISLANDS", "all_is_free", "cluster", "gate", "slots"]
 
@@ -52,7 +52,7 @@ async def cluster(
 
 
 def slots(worker: Worker) -> WorkerSlots:
-    found = slotted_worker.slots_of(worker.state)
+    found = worker_state.slots_of(worker.state)
     assert found is not None
     return found
 

@@ -14,7 +14,7 @@ from distributed.comm import (
 )
 from distributed.utils import get_ip
 
-from backhaul.dask.addresses import Location, contact_host, parse_location
+from backhaul.dask.comm.addresses import Location, contact_host, parse_location
 
 
 @pytest.mark.parametrize(

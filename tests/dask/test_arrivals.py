@@ -16,7 +16,7 @@ from distributed.comm import CommClosedError
 from distributed.protocol import to_serialize
 from distributed.utils_test import gen_test
 
-from backhaul.dask.arrivals import Arrivals
+from backhaul.dask.comm.inbox import Arrivals
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair

@@ -17,7 +17,7 @@ from typing import Any
 import distributed
 import pytest
 
-from backhaul.dask.activation import SUPPORTED
+from backhaul.dask.compat.activation import SUPPORTED
 
 _JOB = """
 from distributed import Client, LocalCluster

@@ -16,8 +16,11 @@ from distributed.protocol.serialize import Serialized, serialize
 from distributed.utils_test import gen_test
 
 import dask
-from backhaul.dask import BackhaulComm, batching, streams
-from backhaul.dask.batching import AdaptiveBatchedSend, adopt
+from backhaul.dask import BackhaulComm
+from backhaul.dask.comm import batched_stream
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.comm.threaded_stream import adopt
+from backhaul.dask.worker import event_stream
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair, Eventually
@@ -124,7 +127,7 @@ async def test_the_pause_grows_with_dense_messages_and_ends_with_a_later_one(
     comm_pair: CommPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Dense is what this machine can do, however slow it is.
-    monkeypatch.setattr(batching, "_DENSE_S", 0.1)
+    monkeypatch.setattr(batched_stream, "_DENSE_S", 0.1)
     async with stream_pair(comm_pair) as (stream, comm):
         pauses = []
         for number in range(8):
@@ -330,7 +333,7 @@ async def test_a_handler_that_closes_its_stream_hears_no_more(comm_pair: CommPai
             await a.write([message])
         for number in range(100):
             await a.write([{"op": "number", "number": number}])
-        await streams.handle_stream(server, b, None)
+        await event_stream.handle_stream(server, b, None)
         await server.close()
     assert heard == [1]
 
@@ -348,7 +351,7 @@ RELEASES: list[dict[str, Any]] = [
 @pytest.fixture
 def long_ride(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever rides waits for longer than any test."""
-    monkeypatch.setattr(batching, "_RIDE_S", 3600.0)
+    monkeypatch.setattr(batched_stream, "_RIDE_S", 3600.0)
 
 
 @pytest.mark.parametrize("release", RELEASES)

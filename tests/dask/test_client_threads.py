@@ -20,9 +20,11 @@ from distributed import Client, Event, Future, LocalCluster, as_completed, wait
 from distributed.client import FutureCancelledError, FutureState
 
 import dask
-from backhaul.dask import BackhaulComm, activation, thread_waits
-from backhaul.dask.batching import AdaptiveBatchedSend
-from backhaul.dask.thread_reports import ThreadReports, reports_of
+from backhaul.dask import BackhaulComm
+from backhaul.dask.client import thread_wait
+from backhaul.dask.client.reader_thread import ThreadReports, reports_of
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.compat import activation
 
 THREADS = 4
 
@@ -390,7 +392,7 @@ def test_a_wake_up_that_is_forgotten_costs_a_second_and_is_logged(
 ) -> None:
     state = FutureState("forgotten")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(thread_waits.wait_in_thread, client, [state], None)
+        waiting = pool.submit(thread_wait.wait_in_thread, client, [state], None)
         event: Any = state._get_event()
         until(lambda: event._waiters)
         state.status = "finished"

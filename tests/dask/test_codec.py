@@ -24,7 +24,7 @@ from distributed.protocol.serialize import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 Point = namedtuple("Point", "x y")
 

@@ -14,9 +14,9 @@ from distributed.protocol import core
 from distributed.utils_test import gen_test
 
 import dask
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
-TASK = b"backhaul.dask.specs"
+TASK = b"backhaul.dask.serialize.codec"
 
 
 class Watch:

@@ -19,7 +19,7 @@ from distributed.utils_test import captured_logger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -246,7 +246,7 @@ def test_random_bytes_end_as_in_dask(header: bytes) -> None:
 KEPT = """
 import contextlib, gc, tracemalloc
 from distributed.protocol import Serialize, ToPickle
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 message = {"op": "x", "s": {1}, "d": Serialize(b"1" * 1000), "t": ToPickle({"a": 1})}
 

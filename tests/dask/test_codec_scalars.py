@@ -11,7 +11,7 @@ from distributed.metrics import context_meter
 from distributed.protocol import core
 from distributed.protocol.serialize import Serialize, Serialized, dask_serialize
 
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 SCALARS = [0, -1, 2**100, 2**10_000, 1.5, float("inf"), True, None, "", "text", "ä€\0"]
 #: What is not quite a scalar, or not one for which the header is known

@@ -16,7 +16,7 @@ from dask._task_spec import Task
 from distributed import protocol
 from distributed.protocol import ToPickle
 
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 
 
 def sent(task: Task) -> Task:

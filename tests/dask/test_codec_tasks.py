@@ -21,10 +21,10 @@ from distributed.protocol.serialize import ToPickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backhaul.dask import codec
-from backhaul.dask.codec import codec as native
+from backhaul.dask.serialize import codec
+from backhaul.dask.serialize.codec import codec as native
 
-MARK = b"backhaul.dask.specs"
+MARK = b"backhaul.dask.serialize.codec"
 
 
 @pytest.fixture(autouse=True)

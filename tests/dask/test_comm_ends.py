@@ -213,7 +213,7 @@ async def test_a_comm_that_is_dropped_is_closed_and_logged(
         a = await connect(listener.contact_address)
         b = await accepted.get()
     address = a.local_address
-    with caplog.at_level(logging.WARNING, logger="backhaul.dask.comm"):
+    with caplog.at_level(logging.WARNING, logger="backhaul.dask.comm.comm"):
         del a
         gc.collect()
     assert f"Closing dangling comm {address}" in caplog.text

@@ -12,8 +12,8 @@ from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_cluster, inc
 
 import dask
-from backhaul.dask.compact_compute import optimized_expression
-from backhaul.dask.private import FinalizeCompute, HLGExprGroup, HLGExprSequence
+from backhaul.dask.client.compute import optimized_expression
+from backhaul.dask.compat.names import FinalizeCompute, HLGExprGroup, HLGExprSequence
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
 CLUSTER: dict[str, Any] = {

@@ -19,10 +19,12 @@ from distributed.utils_test import gen_cluster, inc
 
 import dask
 from backhaul._native import TaskGraph
-from backhaul.dask import activation, compact_submit, resources
-from backhaul.dask.codec import codec
-from backhaul.dask.kept_specs import KeptSpec, tasks_of
-from backhaul.dask.offers import GRAPH
+from backhaul.dask import resources
+from backhaul.dask.client import submit
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.operations import GRAPH
+from backhaul.dask.serialize.codec import codec
+from backhaul.dask.serialize.pickled_task import KeptSpec, tasks_of
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -328,7 +330,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
 ) -> None:
     seen = sent(scheduler)
     messages: list[dict[str, Any]] = []
-    original = compact_submit._Sending.__call__
+    original = submit._Sending.__call__
 
     def forgets(self: Any, message: dict[str, Any]) -> None:
         messages.append(message)
@@ -338,7 +340,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
         original(self, message)
 
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(compact_submit._Sending, "__call__", forgets)
+        patching.setattr(submit._Sending, "__call__", forgets)
         future = client.compute(pairwise(leaves("leaf", 4)))
         assert await future == 10
     (message,) = messages

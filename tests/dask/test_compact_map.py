@@ -19,11 +19,15 @@ from distributed.utils_test import gen_cluster, inc
 
 import dask
 from backhaul._native import TaskCalls
-from backhaul.dask import activation, compact_map, compact_submit, many_futures, resources
-from backhaul.dask.codec import codec
-from backhaul.dask.kept_specs import KeptSpec
-from backhaul.dask.offers import MAP
-from backhaul.dask.private import parse_input
+from backhaul.dask import resources
+from backhaul.dask.client import futures as futures_module
+from backhaul.dask.client import map as map_module
+from backhaul.dask.client import submit
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import parse_input
+from backhaul.dask.compat.operations import MAP
+from backhaul.dask.serialize.codec import codec
+from backhaul.dask.serialize.pickled_task import KeptSpec
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -321,7 +325,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
 ) -> None:
     seen = mapped(scheduler)
     messages: list[dict[str, Any]] = []
-    original = compact_submit._Sending.__call__
+    original = submit._Sending.__call__
 
     def forgets(self: Any, message: dict[str, Any]) -> None:
         messages.append(message)
@@ -331,7 +335,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
         original(self, message)
 
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(compact_submit._Sending, "__call__", forgets)
+        patching.setattr(submit._Sending, "__call__", forgets)
         futures = client.map(inc, range(3), retries=2, fifo_timeout="1 s")
         assert await client.gather(futures) == [1, 2, 3]
     (message,) = messages
@@ -399,14 +403,14 @@ async def test_a_call_whose_worker_is_gone_runs_again(
 async def test_a_map_that_is_interrupted_leaves_nothing(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
-    make = many_futures.make_futures
+    make = futures_module.make_futures
 
     def interrupted(client: Client, states: list[Any], futures: list[Any]) -> None:
         make(client, states[:2], futures)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(compact_map, "make_futures", interrupted)
+        patching.setattr(map_module, "make_futures", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.map(inc, range(5), key="gone")
     while scheduler.tasks or client.futures:

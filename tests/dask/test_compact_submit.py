@@ -30,11 +30,13 @@ from distributed.utils import offload
 from distributed.utils_test import gen_cluster, gen_test, inc
 
 import dask
-from backhaul.dask import activation, compact_submit, resources
-from backhaul.dask.codec import codec
-from backhaul.dask.kept_specs import KeptSpec, Unloadable, keep
-from backhaul.dask.offers import SUBMIT
-from backhaul.dask.small_graphs import GRAPHS_IN_TURN_MAX
+from backhaul.dask import resources
+from backhaul.dask.client import submit
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.operations import SUBMIT
+from backhaul.dask.scheduler.small_graphs import GRAPHS_IN_TURN_MAX
+from backhaul.dask.serialize.codec import codec
+from backhaul.dask.serialize.pickled_task import KeptSpec, Unloadable, keep
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -254,7 +256,7 @@ async def test_a_function_that_the_workers_lack_fails_alone(
     spec = unknown("x" * len(inc.__module__))
     with pytest.MonkeyPatch.context() as patching:
         encoder = types.SimpleNamespace(encode_task=lambda task: spec)
-        patching.setattr(compact_submit, "codec", encoder)
+        patching.setattr(submit, "codec", encoder)
         future = client.submit(inc, 1, key="unknown")
     with pytest.raises(RuntimeError, match="Error during deserialization of the task graph"):
         await future
@@ -364,7 +366,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
 ) -> None:
     keys = submitted(scheduler)
     message: dict[str, Any] = {}
-    original = compact_submit._Sending.__call__
+    original = submit._Sending.__call__
 
     def seen(self: Any, each: dict[str, Any]) -> None:
         message.update(each)
@@ -374,7 +376,7 @@ async def test_a_scheduler_that_does_not_understand_gets_dask_s_message(
         original(self, each)
 
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(compact_submit._Sending, "__call__", seen)
+        patching.setattr(submit._Sending, "__call__", seen)
         first = client.submit(inc, 1, retries=2, fifo_timeout="1 s")
         assert await first == 2
     assert message["op"] == SUBMIT

@@ -11,7 +11,7 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import inc
 
 import dask
-from backhaul.dask import activation
+from backhaul.dask.compat import activation
 
 #: Futures of a call
 MANY = 200
@@ -37,7 +37,9 @@ def client(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Cl
     with dask.config.set({"distributed.comm.backhaul.hot-path.result": is_ours}):
         activation.install()
         try:
-            assert (as_completed.update.__module__ == "backhaul.dask.completions") is is_ours
+            assert (
+                as_completed.update.__module__ == "backhaul.dask.client.as_completed"
+            ) is is_ours
             with Client(cluster) as client:
                 yield client
         finally:

@@ -10,8 +10,8 @@ import pytest
 
 import dask
 from backhaul.dask import Settings
-from backhaul.dask.config import transfers_links_max
-from backhaul.dask.context import shared_context
+from backhaul.dask.comm.native_context import shared_context
+from backhaul.dask.config.settings import transfers_links_max
 
 
 def current(**values: object) -> Settings:

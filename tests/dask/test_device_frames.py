@@ -14,7 +14,7 @@ import pytest
 from distributed import Worker
 
 from backhaul import DeviceBuffer
-from backhaul.dask import device_frames
+from backhaul.dask.comm import device_frames
 
 #: Runs a program with the driver to its end, which must be in good order.
 RunGpu: TypeAlias = Callable[..., None]
@@ -66,7 +66,7 @@ from distributed.protocol import Serialize, Serialized
 
 import backhaul
 from backhaul.dask import BackhaulComm
-from backhaul.dask.private import CommClosedError, wait_for
+from backhaul.dask.compat.names import CommClosedError, wait_for
 from dask_arrays import *
 from device_arrays import DATA
 
@@ -304,7 +304,7 @@ def test_a_read_that_is_cancelled_ends_the_comm(run_gpu: RunGpu) -> None:
         _with_comms("""
         ours, theirs, listener = await pair()
         # The description alone: the frame never follows.
-        from backhaul.dask import device_frames
+        from backhaul.dask.comm import device_frames
         description = device_frames.Description(0, ((1, 100),), ())
         await ours._endpoint.send_frames([description.frame(), b"\\x80", b""])
         reading = asyncio.ensure_future(theirs.read())
@@ -359,7 +359,7 @@ def test_the_first_library_that_there_is_allocates() -> None:
 
 def test_arrays_that_say_nothing_of_streams_are_put_in_order(run_gpu: RunGpu) -> None:
     run_gpu("""
-from backhaul.dask.device_arrays import Bytes
+from backhaul.dask.serialize.device_arrays import Bytes
 from device_arrays import DeviceArray, OlderArray, connected, filled
 
 with connected("inproc") as (near, far):
@@ -403,8 +403,8 @@ def test_a_library_that_cannot_be_used_does_not_allocate(
 def test_serializers_import_no_library_before_it_is_met() -> None:
     program = """
 import sys
-from backhaul.dask import device_arrays
-from backhaul.dask.private import cuda_serialize, dask_serialize
+from backhaul.dask.serialize import device_arrays
+from backhaul.dask.compat.names import cuda_serialize, dask_serialize
 
 device_arrays.register()
 device_arrays.register()

@@ -26,7 +26,9 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask import activation, fast_paths, ordinary_tasks, patches, streams
+from backhaul.dask.compat import activation, process_patches
+from backhaul.dask.compat.installed import INSTALLED
+from backhaul.dask.worker import eligibility, event_stream, fast_paths
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair
@@ -41,8 +43,8 @@ def installed() -> None:
 
 def dasks(name: str) -> Any:
     """Get a function of Dask's that is patched."""
-    (found,) = (patch for patch in patches.PATCHES if str(patch) == name)
-    return activation._installed[found].original
+    (found,) = (patch for patch in process_patches.PATCHES if str(patch) == name)
+    return INSTALLED[found].original
 
 
 # Messages
@@ -153,8 +155,8 @@ class Asynchronous:
 def test_coroutines_are_told_apart_as_dask_does(function: Callable[..., Any]) -> None:
     expected = bool(Task("x", function).is_coro)
     for _ in range(2):
-        assert ordinary_tasks.is_coroutine(Task("x", function)) == expected
-    assert not ordinary_tasks.is_coroutine(DataNode("x", 1))
+        assert eligibility.is_coroutine(Task("x", function)) == expected
+    assert not eligibility.is_coroutine(DataNode("x", 1))
 
 
 # Streams
@@ -200,7 +202,7 @@ async def handle(comm_pair: CommPair, worker: Stimulated, messages: list[Any]) -
     async with comm_pair() as (a, b):
         await a.write(messages)
         await a.close()
-        await streams.handle_stream(server, b, None)
+        await event_stream.handle_stream(server, b, None)
 
 
 @gen_test()

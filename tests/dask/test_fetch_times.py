@@ -11,9 +11,9 @@ from distributed import Client, Scheduler, Worker
 
 import dask
 from backhaul import _native
-from backhaul.dask import placement
-from backhaul.dask.fetch_times import NBYTES_MAX, FetchTimes, request_s_of
-from backhaul.dask.placement import BETA, BETA_PRIVATE
+from backhaul.dask.observe.fetch_latency import NBYTES_MAX, FetchTimes, request_s_of
+from backhaul.dask.placement import link_placement
+from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,7 +35,7 @@ def test_workers_tell_what_their_requests_took_and_placement_counts_it() -> None
                 Client(scheduler.address, asynchronous=True) as client,
             ):
                 found = scheduler.plugins["backhaul-placement"]
-                assert isinstance(found, placement.LinkPlacement)
+                assert isinstance(found, link_placement.LinkPlacement)
                 await receiver.heartbeat()
                 assert request_s_of(receiver) is None
                 assert found.fetch_times.request_s is None

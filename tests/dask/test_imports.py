@@ -31,11 +31,13 @@ def tops(modules: set[str]) -> set[str]:
 
 def test_the_package_alone_imports_nothing_heavy_and_replaces_nothing() -> None:
     found = imported_by("import backhaul.dask")
-    assert "backhaul.dask.backend" in found
+    assert "backhaul.dask.comm.backend" in found
     assert not tops(found) & {"bokeh", "click", "numpy", "pandas", "pyarrow", "rich"}
     # Installing is asked for elsewhere, and brings what it needs.
-    for name in ("activation", "patches", "patching", "execution", "in_flight", "dashboard"):
-        assert f"backhaul.dask.{name}" not in found
+    packages = {name.split(".")[2] for name in found if name.startswith("backhaul.dask.")}
+    assert packages == {"comm", "compat", "config", "serialize"}
+    for name in ("activation", "process_patches", "instance_patches"):
+        assert f"backhaul.dask.compat.{name}" not in found
 
 
 def test_dask_finds_the_backend_by_its_entry_point_without_being_changed() -> None:
@@ -45,21 +47,24 @@ def test_dask_finds_the_backend_by_its_entry_point_without_being_changed() -> No
         "print(type(get_backend('backhaul')).__name__, file=sys.stderr)\n"
         "assert vars(distributed.Worker) == execute"
     )
-    assert "backhaul.dask.backend" in found
-    assert "backhaul.dask.patches" not in found
+    assert "backhaul.dask.comm.backend" in found
+    assert "backhaul.dask.compat.process_patches" not in found
 
 
 def test_names_that_most_processes_do_without_come_when_asked_for() -> None:
     found = imported_by("from backhaul.dask import lanes, transfers")
-    assert {"backhaul.dask.lane_map", "backhaul.dask.transfer_table"} <= found
+    assert {"backhaul.dask.observe.lanes", "backhaul.dask.observe.transfers"} <= found
     assert "pandas" not in found
     found = imported_by("from backhaul.dask import LocalCluster")
     assert "backhaul.dask.launch.cluster" in found
 
 
 def test_a_worker_does_without_what_only_a_scheduler_needs() -> None:
-    found = imported_by("from backhaul.dask import activation, memory, reports")
-    assert not {"backhaul.dask.ledger", "backhaul.dask.dashboard"} & found
+    found = imported_by(
+        "from backhaul.dask.compat import activation; from backhaul.dask.worker import memory\n"
+        "from backhaul.dask.observe import heartbeat"
+    )
+    assert not {"backhaul.dask.observe.ledger", "backhaul.dask.observe.dashboard"} & found
     assert not tops(found) & {"bokeh", "pandas", "rich"}
 
 

@@ -13,10 +13,11 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask import activation, in_flight, patching
-from backhaul.dask.config import work_in_hand_limits
-from backhaul.dask.in_flight import install, uninstall
-from backhaul.dask.steal_back import StealBack
+from backhaul.dask.compat import activation, patching
+from backhaul.dask.config.settings import work_in_hand_limits
+from backhaul.dask.scheduler import window
+from backhaul.dask.scheduler.window import install, uninstall
+from backhaul.dask.scheduler.window_recall import StealBack
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -295,7 +296,7 @@ async def test_a_worker_that_dies_loses_no_task(
 
 
 def steal_back_of(scheduler: Scheduler) -> StealBack:
-    installed = in_flight.installed(scheduler)
+    installed = window.installed(scheduler)
     assert installed is not None
     return installed.steal_back
 

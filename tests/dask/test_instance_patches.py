@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from backhaul.dask import activation, instance_patches, patches, patching, resource_patches
-from backhaul.dask.digests import DIGESTS
+from backhaul.dask.compat import (
+    activation,
+    instance_patches,
+    patching,
+    process_patches,
+    resource_patches,
+)
+from backhaul.dask.compat.digests import DIGESTS
 
 
 class Holder:
@@ -114,4 +120,4 @@ def test_every_patch_of_single_objects_is_in_the_list() -> None:
     named = {each for each in listed.values() if isinstance(each, patching.InstancePatch)}
     named |= set(instance_patches.CLIENT_RESULTS.values())
     assert named == set(instance_patches.INSTANCE_PATCHES)
-    assert all(patch.read for patch in patches.PATCHES)
+    assert all(patch.read for patch in process_patches.PATCHES)

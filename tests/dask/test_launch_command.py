@@ -81,7 +81,7 @@ def test_workers_of_a_command_are_pinned_and_share_memory(
     with Client(scheduler["backhaul"]) as client:
 
         def found(dask_worker: Any) -> tuple[Any, ...]:
-            from backhaul.dask.slotted_worker import slots_of
+            from backhaul.dask.resource_pools.worker_state import slots_of
 
             slots = slots_of(dask_worker.state)
             assert slots is not None

@@ -21,7 +21,7 @@ from distributed.utils_test import gen_cluster, gen_test
 
 import dask
 from backhaul import ConfigError, _native
-from backhaul.dask import patching
+from backhaul.dask.compat import patching
 from backhaul.dask.launch.nanny import PinnedNanny, pinned
 from backhaul.dask.launch.pinning import Pinning
 from backhaul.topology._json import cpu_list

@@ -15,12 +15,13 @@ from distributed import Client, LocalCluster
 
 import dask
 from backhaul._native import Links, Placement
-from backhaul.dask import dashboard, links
-from backhaul.dask.account import account_of as account_of_scheduler
-from backhaul.dask.flows import process_flows
-from backhaul.dask.learned_links import LearnedLinks
-from backhaul.dask.link_account import LinkAccount
-from backhaul.dask.reports import nic_bytes_per_s
+from backhaul.dask import links
+from backhaul.dask.observe import dashboard
+from backhaul.dask.observe.account import account_of as account_of_scheduler
+from backhaul.dask.observe.counters import process_flows
+from backhaul.dask.observe.heartbeat import nic_bytes_per_s
+from backhaul.dask.observe.link_estimates import LinkAccount
+from backhaul.dask.placement.link_model import LearnedLinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,15 @@ import pytest
 
 from backhaul import ConfigError
 from backhaul._native import ResourcePools, ResourceRequest
-from backhaul.dask.declared import checked, parse, totals
-from backhaul.dask.machine_pools import coupled_by, coupled_here, resolved, visible_gpus
-from backhaul.dask.requests import Needs
-from backhaul.dask.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools.declarations import checked, parse, totals
+from backhaul.dask.resource_pools.machine_pools import (
+    coupled_by,
+    coupled_here,
+    resolved,
+    visible_gpus,
+)
+from backhaul.dask.resource_pools.requests import Needs
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 from backhaul.topology import Machine, discover, load
 from tests.dask.machines import machine_with_gpus
 

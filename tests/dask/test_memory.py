@@ -21,8 +21,9 @@ from distributed.utils_test import gen_cluster
 
 import dask
 from backhaul import Arena, _native, numpy_memory
-from backhaul.dask import activation, memory
-from backhaul.dask.context import shared_arena
+from backhaul.dask.comm.native_context import shared_arena
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import memory
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually, Start
@@ -126,7 +127,8 @@ import numpy as np
 import psutil
 from backhaul import Arena, Context, numpy_memory
 from backhaul._native import MemoryWatch
-from backhaul.dask import activation, memory
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import memory
 
 MIB = 1 << 20
 DEADLINE_S = 300

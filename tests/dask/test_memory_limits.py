@@ -13,9 +13,9 @@ import pytest
 from distributed import Client, LocalCluster, Worker, get_worker, wait
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from backhaul.dask import memory
-from backhaul.dask.config import Settings
-from backhaul.dask.context import shared_arena
+from backhaul.dask.comm.native_context import shared_arena
+from backhaul.dask.config.settings import Settings
+from backhaul.dask.worker import memory
 
 if TYPE_CHECKING:
     from distributed import Scheduler

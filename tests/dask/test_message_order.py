@@ -32,7 +32,7 @@ from distributed import (
 )
 
 import dask
-from backhaul.dask.client_threads import sent_in_thread
+from backhaul.dask.client.send import sent_in_thread
 
 HOST = "backhaul://127.0.0.1"
 #: Against hanging, in seconds

@@ -15,9 +15,9 @@ from distributed.client import FutureCancelledError, FutureState
 from distributed.utils_test import inc
 
 import dask
-from backhaul.dask import activation
-from backhaul.dask.held_results import held_by
-from backhaul.dask.thread_waits import wait_in_thread
+from backhaul.dask.client.result_cache import held_by
+from backhaul.dask.client.thread_wait import wait_in_thread
+from backhaul.dask.compat import activation
 
 THREADS = 8
 

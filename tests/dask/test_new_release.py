@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dask
-from backhaul.dask.digests import DIGESTS
+from backhaul.dask.compat.digests import DIGESTS
 from tests.dask.new_release import main, sources, write_digests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[
     assert "used by Worker._start_async_instruction" in out
     assert "    +    async def execute(self, key: Key, of_another_mind: bool = True," in out
     assert "distributed.spill.SpillBuffer is gone" in out
-    assert "distributed.spill.SpillBuffer is gone, and private.py imports it" in out
+    assert "distributed.spill.SpillBuffer is gone, and names.py imports it" in out
     assert out.splitlines()[-1].endswith("2 differ, 2 have to be read; 1 names are gone")
 
 

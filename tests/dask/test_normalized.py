@@ -13,10 +13,10 @@ import pytest
 from distributed import Client, Worker
 
 import dask
-from backhaul.dask import normalized
-from backhaul.dask.digests import DIGESTS
-from backhaul.dask.normalized import block_at, class_line, digest_of, source_digest
-from backhaul.dask.patching import source_of
+from backhaul.dask.compat import normalized_source
+from backhaul.dask.compat.digests import DIGESTS
+from backhaul.dask.compat.normalized_source import block_at, class_line, digest_of, source_digest
+from backhaul.dask.compat.patching import source_of
 from tests.wheels.pythons import found
 
 FUNCTION = '''
@@ -208,6 +208,13 @@ def test_each_python_makes_the_same_digests() -> None:
     others = [python for python in found() if python.is_native]
     assert others
     for python in others:
-        command = [str(python.path), "-I", "-c", _PRINT, normalized.__file__, *map(str, files)]
+        command = [
+            str(python.path),
+            "-I",
+            "-c",
+            _PRINT,
+            normalized_source.__file__,
+            *map(str, files),
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         assert ended.stdout.split() == own, python

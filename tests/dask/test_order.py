@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backhaul import _native
-from backhaul.dask.order import order, sets_are_as_modelled
-from backhaul.dask.private import DataNode, GraphNode
+from backhaul.dask.compat.names import DataNode, GraphNode
+from backhaul.dask.scheduler.order import order, sets_are_as_modelled
 
 Graph: TypeAlias = dict[Any, Any]
 
@@ -235,7 +235,7 @@ def test_keys_that_utf8_cannot_hold_are_left_to_dask() -> None:
 
 def test_graphs_of_tuples_are_left_to_dask(caplog: pytest.LogCaptureFixture) -> None:
     graph: Graph = {"a": 1, "b": (run, "a"), "c": ["a", "b"]}
-    with caplog.at_level(logging.DEBUG, logger="backhaul.dask.order"):
+    with caplog.at_level(logging.DEBUG, logger="backhaul.dask.scheduler.order"):
         assert order(graph) == dask.order.order(graph)
     assert "3 tasks are ordered by Dask itself" in caplog.text
 

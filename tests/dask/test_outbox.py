@@ -16,9 +16,9 @@ from distributed.client import ClosedClientError
 from distributed.utils_test import gen_cluster, gen_test
 from tornado.ioloop import IOLoop
 
-from backhaul.dask import activation
-from backhaul.dask.offers import RELEASE_EACH
-from backhaul.dask.outbox import Outbox, outbox_of
+from backhaul.dask.client.outgoing_queue import Outbox, outbox_of
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.operations import RELEASE_EACH
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually

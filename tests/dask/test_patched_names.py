@@ -1,4 +1,4 @@
-"""Only what `backhaul.dask.patches` lists assigns to anything of Dask's: read in the sources.
+"""Only what `compat.process_patches` lists assigns to anything of Dask's: read in the sources.
 
 The reader knows names, not types. So every assignment to an attribute or item of something that is
 not the object itself has to be known here, either as one of our own or as state that Dask's own
@@ -18,28 +18,28 @@ import backhaul.dask
 ROOM = Path(backhaul.dask.__file__).parent
 
 #: Does what the list says.
-MECHANISM = {"patching.py"}
+MECHANISM = {"compat/patching.py"}
 
 #: Stands for Dask's own state while that is in the core: what they are for
 WRITES_STATE = {
-    "scheduler_core/guards.py",
-    "scheduler_core/home.py",
-    "scheduler_core/replicas.py",
-    "scheduler_core/spans.py",
-    "scheduler_core/task_views.py",
-    "scheduler_core/views.py",
-    "scheduler_core/watchers.py",
-    "worker_core/handing_over.py",
-    "worker_core/views.py",
+    "scheduler/core/guarded_classes.py",
+    "scheduler/core/loop_thread.py",
+    "scheduler/core/replicas.py",
+    "scheduler/core/spans.py",
+    "scheduler/core/task_views.py",
+    "scheduler/core/group_views.py",
+    "scheduler/core/plugin_bridge.py",
+    "worker/core/state_transfer.py",
+    "worker/core/task_view.py",
 }
 
 #: Ours, or an object of a library that we made: the name that the target begins with.
 OURS = {
-    "activation.py": {"_installed"},
+    "compat/activation.py": {"INSTALLED"},
     # Tasks that threads may take
-    "asked_data.py": {"line"},
+    "worker/get_data.py": {"line"},
     # What is noted, and the class that is made
-    "backlog.py": {
+    "worker/backlog.py": {
         "closed",
         "dependency",
         "each",
@@ -51,42 +51,43 @@ OURS = {
         "self._tasks",
         "tasks",
     },
-    "backend.py": {"comm"},
-    "codec.py": {"compression", "frames", "header"},
-    "comm.py": {"ours", "self._finalizer"},
-    "completions.py": {"watched"},
+    "comm/backend.py": {"comm"},
+    "serialize/codec.py": {"compression", "frames", "header"},
+    "comm/comm.py": {"ours", "self._finalizer"},
+    "client/as_completed.py": {"watched"},
     # A message of ours, and what it says of a task
-    "compact_graph.py": {"message"},
-    "compact_map.py": {"message"},
-    "compact_submit.py": {"annotations", "message", "ours", "said"},
+    "client/graph.py": {"message"},
+    "client/map.py": {"message"},
+    "client/submit.py": {"annotations", "message", "ours", "said"},
     # The environment, while UCX reads it
-    "context.py": {"_contexts", "os.environ"},
-    "device_arrays.py": {"header"},
-    "device_frames.py": {"frames", "host"},
+    "comm/native_context.py": {"_contexts", "os.environ"},
+    "serialize/device_arrays.py": {"header"},
+    "comm/device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made, and a cell of our matrix
-    "dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
-    "asked.py": {"restrictions"},
-    "declared.py": {"counted", "found", "parts"},
-    "encryption.py": {"_made", "_wanted"},
-    "exposure.py": {"_reported"},
-    "execution.py": {"_current", "line", "ours", "stream"},
-    "fire_and_forget.py": {"client_desires_keys"},
-    "fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
+    "observe/dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
+    "resource_pools/request_index.py": {"restrictions"},
+    "resource_pools/declarations.py": {"counted", "found", "parts"},
+    "comm/tls.py": {"_made", "_wanted"},
+    "comm/exposed_ports.py": {"_reported"},
+    "worker/execution.py": {"_current", "ours", "stream"},
+    "worker/task_start.py": {"line"},
+    "scheduler/fire_and_forget.py": {"client_desires_keys"},
+    "worker/fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate
-    "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
+    "local/resource_gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
-    "held_results.py": {"_classes", "ours"},
+    "client/result_cache.py": {"_classes", "ours"},
     # A task of a class of ours, and tables of tasks
     # A class of ours, whose methods are alike
-    "kept_tasks.py": {"kind"},
-    "kept_specs.py": {"order", "self", "spec", "task", "tasks"},
+    "worker/lazy_collections.py": {"kind"},
+    "serialize/pickled_task.py": {"order", "self", "spec", "task", "tasks"},
     # A message and an event that we made
-    "foretold.py": {"_running", "event", "message", "stimulus_id"},
-    "flows.py": {"found", "names", "reported", "total"},
+    "worker/early_execution.py": {"_running", "event", "message", "stimulus_id"},
+    "observe/counters.py": {"found", "names", "reported", "total"},
     # What a worker says of one comm
-    "lane_map.py": {"found"},
+    "observe/lanes.py": {"found"},
     # Copies of options of `dask worker`
-    "launch/checks.py": {"found"},
+    "launch/option_checks.py": {"found"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
     "launch/device_pools.py": {"flags", "read"},
@@ -95,60 +96,68 @@ OURS = {
     "launch/gpu_options.py": {"flags", "left", "options", "pools"},
     # Of a class of ours, or a process whose class is ours since the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
-    "launch/run.py": {"nannies"},
+    "launch/supervisor.py": {"nannies"},
     "launch/worker.py": {"found", "spec"},
     "launch/worker_specs.py": {"arguments", "ours", "own", "resources"},
     # A lease
-    "leases.py": {"lease"},
-    "learned_links.py": {"nics"},
-    "lending.py": {"frames"},
-    "ledger.py": {"link", "process", "listed", "rest"},
-    "link_news.py": {"classes"},
+    "resource_pools/leases.py": {"lease"},
+    "placement/link_model.py": {"nics"},
+    "comm/buffer_sharing.py": {"frames"},
+    "observe/ledger.py": {"link", "process", "listed", "rest"},
+    "placement/link_messages.py": {"classes"},
     # A pandas frame
-    "link_table.py": {"frame"},
-    "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
+    "observe/link_table.py": {"frame"},
+    "resource_pools/machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     # Counts of mapped and stored pages, by inode
-    "memory.py": {"mapped", "stored"},
-    "matrix.py": {"by_name", "cell", "found", "total"},
+    "worker/memory.py": {"mapped", "stored"},
+    "observe/matrix.py": {"by_name", "cell", "found", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
-    "many_futures.py": {"future", "known", "refcount", "state"},
+    "client/futures.py": {"future", "known", "refcount", "state"},
     # An event that we made, and the copy of one
-    "plain_events.py": {"event", "initial", "logged"},
-    "plain_inputs.py": {"recommendations"},
-    "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
+    "worker/plain_events.py": {"event", "initial", "logged"},
+    "worker/plain_inputs.py": {"recommendations"},
+    "worker/plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
-    "private.py": {"globals()[name]"},
-    "processes.py": {"os.environ", "packed"},
-    "prometheus.py": {"found"},
-    "quick_tokens.py": {"_known"},
-    "reported.py": {"declared"},
+    "compat/names.py": {"globals()[name]"},
+    "local/processes.py": {"os.environ", "packed"},
+    "observe/prometheus.py": {"found"},
+    "client/keys.py": {"_known"},
+    "resource_pools/worker_inventory.py": {"declared"},
     # What we made
-    "reports.py": {"report"},
+    "observe/heartbeat.py": {"report"},
     # The function of a user's that is decorated
-    "requests.py": {"amounts", "function"},
+    "resource_pools/requests.py": {"amounts", "function"},
     # An item of ours
-    "runs.py": {"item"},
+    "worker/local_queue.py": {"item"},
     # The window is ours, of in_flight.py
-    "roots.py": {"prefixes", "rootish", "self._window"},
-    "sources.py": {"_links"},
+    "placement/root_plan.py": {"prefixes", "rootish", "self._window"},
+    "placement/fetch_order.py": {"_links"},
     # A message of a class of ours
-    "small_results.py": {"_asked", "carried"},
-    "scheduler_slots.py": {"found"},
-    "scheduler_core/escape.py": {"suppliers", "writer"},
+    "worker/inline_results.py": {"_asked", "carried"},
+    "resource_pools/scheduler_slots.py": {"found"},
+    "scheduler/core/export_state.py": {"suppliers", "writer"},
     # What annotations ask for
-    "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
+    "scheduler/core/graph_import.py": {
+        "asks",
+        "found",
+        "groups",
+        "hosts",
+        "number",
+        "own",
+        "workers",
+    },
     # The plan of roots
-    "scheduler_core/placing.py": {"roots"},
+    "scheduler/core/placement.py": {"roots"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
-    "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
-    "scheduler_core/programs.py": {"super()"},
-    "scheduler_core/stealing.py": {"to_departed"},
+    "scheduler/core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    "scheduler/core/handler_overrides.py": {"super()"},
+    "scheduler/core/stealing.py": {"to_departed"},
     # A function that takes the place of one
-    "spill_paths.py": {"__getitem__"},
+    "worker/spill_buffer.py": {"__getitem__"},
     # What is told of tasks
-    "scheduler_core/answers.py": {"added", "sizes"},
+    "scheduler/core/requests.py": {"added", "sizes"},
     # What the core has to say
-    "scheduler_core/live.py": {
+    "scheduler/core/live_core.py": {
         "watched.on_change",
         "counts",
         "found",
@@ -158,53 +167,53 @@ OURS = {
         "to_clients",
         "to_workers",
     },
-    "scheduler_core/streams.py": {"message"},
+    "scheduler/core/engine_streams.py": {"message"},
     # Slots
-    "slotted_worker.py": {"slots"},
-    "sync.py": {"declared", "lease"},
+    "resource_pools/worker_state.py": {"slots"},
+    "local/sync.py": {"declared", "lease"},
     # A pandas frame
-    "transfer_table.py": {"frame"},
+    "observe/transfers.py": {"frame"},
     # Sums of ours
-    "task_metrics.py": {"found"},
+    "worker/metrics.py": {"found"},
     # What arrives, and a task of ours
-    "thread_events.py": {"item", "message"},
+    "worker/thread_events.py": {"item", "message"},
     # What arrives, of a class of ours, and our attribute of a client
-    "thread_reports.py": {"arguments", "arrivals", "attributes"},
+    "client/reader_thread.py": {"arguments", "arrivals", "attributes"},
     # The argument of dask.config.set
-    "ucx_scheme.py": {"chosen"},
-    "ucx_keys.py": {"found", "variables"},
+    "comm/ucx_scheme.py": {"chosen"},
+    "config/ucx_options.py": {"found", "variables"},
     # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
-    "waiting.py": {"_current", "awaited", "step"},
+    "client/state_event.py": {"_current", "awaited", "step"},
     # What arrives
-    "streams.py": {"arrivals"},
+    "worker/event_stream.py": {"arrivals"},
     # A line, and what arrives
-    "work_ahead.py": {"arrivals", "found", "line"},
+    "worker/early_reader.py": {"arrivals", "found", "line"},
     # A queue of a class of ours
-    "work_queue.py": {"work_queue"},
+    "worker/work_queue.py": {"work_queue"},
     # An instruction for one worker, which nobody else has
-    "told.py": {"message"},
+    "comm/already_sent.py": {"message"},
     # A class that is made, what the log has of a message, what we made, and what is of our classes
-    "worker_core/behind.py": {"members"},
-    "worker_core/events.py": {"message"},
-    "worker_core/keeper.py": {"kept"},
-    "worker_core/wanted.py": {"ended"},
+    "worker/core/guarded_state.py": {"members"},
+    "worker/core/events.py": {"message"},
+    "worker/core/ownership.py": {"kept"},
+    "worker/core/dask_instructions.py": {"ended"},
     # A lease
-    "worker_slots.py": {"amounts", "inputs", "lease", "recs"},
+    "resource_pools/worker_slots.py": {"amounts", "inputs", "lease", "recs"},
 }
 
 #: Of Dask's, and state: what stands there is what Dask would have written.
 STATE = {
     # As Worker.get_data
-    "asked_data.py": {
+    "worker/get_data.py": {
         "worker.transfer_outgoing_bytes",
         "worker.transfer_outgoing_bytes_total",
         "worker.transfer_outgoing_count",
         "worker.transfer_outgoing_count_total",
     },
     # As distributed.threadpoolexecutor.secede
-    "beside.py": {"pool_thread_state.proceed"},
+    "resource_pools/overflow_pool.py": {"pool_thread_state.proceed"},
     # As Worker.execute, _run_task and GraphNode.is_coro
-    "execution.py": {
+    "worker/execution.py": {
         "self.task_state.start_time",
         "thread_state.execution_state",
         "thread_state.key",
@@ -213,11 +222,11 @@ STATE = {
         "worker.threads[self._key]",
     },
     # As Worker.execute
-    "foretold.py": {"task_state.start_time", "worker.threads[key]"},
+    "worker/early_execution.py": {"task_state.start_time", "worker.threads[key]"},
     # As Task.is_coro of dask._task_spec
-    "ordinary_tasks.py": {"run_spec._is_coro"},
+    "worker/eligibility.py": {"run_spec._is_coro"},
     # As SpillBuffer.__getitem__, and LRU.__getitem__, LRU.set_noevict and LRU.__delitem__ of zict
-    "spill_paths.py": {
+    "worker/spill_buffer.py": {
         "order[key]",
         "totals['memory-read', 'bytes']",
         "totals['memory-read', 'count']",
@@ -227,26 +236,26 @@ STATE = {
         "fast.weights[key]",
     },
     # As Scheduler._task_to_msg: an executor, as a user may name one
-    "holding.py": {"task_state.annotations"},
+    "resource_pools/lease_context.py": {"task_state.annotations"},
     # As _worker of distributed.threadpoolexecutor: true in another way
-    "runs.py": {"pool_thread_state.proceed"},
+    "worker/local_queue.py": {"pool_thread_state.proceed"},
     # As Worker.execute
-    "thread_events.py": {"threads[key]"},
+    "worker/thread_events.py": {"threads[key]"},
     # As WorkerState._select_workers_for_gather
-    "sources.py": {"needed[address]"},
+    "placement/fetch_order.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
-    "outbox.py": {"attributes"},
+    "client/outgoing_queue.py": {"attributes"},
     # As as_completed._track_future
-    "completions.py": {"completed.futures[future]"},
-    "held_results.py": {"attributes[_ATTRIBUTE]", "state.type"},
+    "client/as_completed.py": {"completed.futures[future]"},
+    "client/result_cache.py": {"attributes[_ATTRIBUTE]", "state.type"},
     # As Scheduler._apply_annotations
-    "asked.py": {"ts.annotations", "ts.resource_restrictions"},
+    "resource_pools/request_index.py": {"ts.annotations", "ts.resource_restrictions"},
     # As Scheduler.check_idle
-    "scheduler_core/timers.py": {"self._live.scheduler.idle_since"},
+    "scheduler/core/timers.py": {"self._live.scheduler.idle_since"},
     # What somebody else assigns
-    "scheduler_core/live.py": {"self.scheduler"},
+    "scheduler/core/live_core.py": {"self.scheduler"},
     # As TaskCounter.transitions, and `counts`, a dict of our own
-    "task_counts.py": {
+    "worker/task_counts.py": {
         "counts",
         "counts[name]",
         "counter._cumulative_elapsed[prefix, 'executing']",
@@ -255,7 +264,7 @@ STATE = {
         "current[name]",
     },
     # As WorkerState.handle_stimulus and the functions that handle three events
-    "plain_events.py": {
+    "worker/plain_events.py": {
         "state.executed_count",
         "state.generation",
         "state.tasks[key]",
@@ -271,7 +280,7 @@ STATE = {
         "ts.type",
     },
     # As the transitions of WorkerState and its _purge_state
-    "plain_steps.py": {
+    "worker/plain_steps.py": {
         "state.data[key]",
         "state.nbytes",
         "state.transition_counter",
@@ -286,7 +295,7 @@ STATE = {
         "ts.traceback_text",
     },
     # As WorkerState._ensure_task_exists, _update_who_has and what calls them
-    "plain_inputs.py": {
+    "worker/plain_inputs.py": {
         "each.priority",
         "state.fetch_count",
         "state.transition_counter",
@@ -297,7 +306,7 @@ STATE = {
         "ts.who_has",
     },
     # As all of them, one after the other
-    "whole_tasks.py": {
+    "worker/completed_tasks.py": {
         "state.executed_count",
         "state.generation",
         "state.ready._inc",
@@ -316,7 +325,7 @@ STATE = {
         "ts.type",
     },
     # What the state machine keeps up at once of what it goes through later
-    "backlog.py": {
+    "worker/backlog.py": {
         "data[key]",
         "self._state.__class__",
         "self._state.data[key]",
@@ -328,15 +337,15 @@ STATE = {
         "state.transition_counter",
     },
     # As FutureState.retry, of which it is a part
-    "request_order.py": {"state.status"},
+    "client/request_order.py": {"state.status"},
     # Its tasks and logs, before there are any
-    "kept_tasks.py": {"state", "state.tasks"},
+    "worker/lazy_collections.py": {"state", "state.tasks"},
     # Who sets an attribute while Rust has the state sets it when Python has
-    "worker_core/behind.py": {"object"},
+    "worker/core/guarded_state.py": {"object"},
     # Its class while Rust has the state
-    "worker_core/keeper.py": {"self._state.__class__"},
+    "worker/core/ownership.py": {"self._state.__class__"},
     # And what is put aside while it does
-    "gone_through.py": {
+    "worker/backlog_replay.py": {
         "event.handled",
         "state",
         "state.data",
@@ -349,7 +358,7 @@ STATE = {
         "uncounted._current_count",
     },
     # As Server.digest_metric
-    "task_metrics.py": {
+    "worker/metrics.py": {
         "counts['memory-read', 'bytes']",
         "counts['memory-read', 'count']",
         "greatest[label]",
@@ -358,16 +367,16 @@ STATE = {
         "totals[label]",
     },
     # As SchedulerState.acquire_resources
-    "scheduler_slots.py": {"ws.used_resources[name]"},
+    "resource_pools/scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task
-    "slotted_worker.py": {
+    "resource_pools/worker_state.py": {
         "state.available_resources",
         "state.total_resources[name]",
         "ts.resource_restrictions",
     },
     # All of a scheduler's state, in the place of a core's: what its own code would have come to
-    "scheduler_core/adopt.py": {"runs._run_id_iterator"},
-    "scheduler_core/escape.py": {
+    "scheduler/core/import_state.py": {"runs._run_id_iterator"},
+    "scheduler/core/export_state.py": {
         "collection",
         "group.dependencies",
         "group.last_worker",
@@ -409,11 +418,11 @@ STATE = {
         "ws.nbytes",
         "ws.status",
     },
-    "scheduler_core/heap.py": {"queue._data", "queue._inc", "queue._sorted"},
+    "scheduler/core/heap.py": {"queue._data", "queue._inc", "queue._sorted"},
     # As Scheduler.remove_worker: an event, and what the core knows of a worker that it is about
-    "scheduler_core/membership.py": {"msg", "ws._occupancy_cache"},
+    "scheduler/core/workers.py": {"msg", "ws._occupancy_cache"},
     # As WorkStealing, of what is in flight and may be stolen
-    "scheduler_core/stealing.py": {
+    "scheduler/core/stealing.py": {
         "extension._request_counter",
         "extension.count",
         "extension.in_flight[task(text)]",
@@ -425,9 +434,9 @@ STATE = {
         "vars(self.extension)['stealable'][worker]",
     },
     # As Scheduler.update_graph
-    "submissions.py": {"metrics", "scheduler._active_graph_updates"},
+    "scheduler/submissions.py": {"metrics", "scheduler._active_graph_updates"},
     # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import
-    "ucx_scheme.py": {"backends[scheme]"},
+    "comm/ucx_scheme.py": {"backends[scheme]"},
 }
 
 #: Methods that change what they are called on.
@@ -501,7 +510,7 @@ FILES = sorted(str(path.relative_to(ROOM)) for path in ROOM.rglob("*.py"))
 @pytest.mark.parametrize("file", [file for file in FILES if file not in MECHANISM | WRITES_STATE])
 def test_only_the_list_changes_what_is_dasks(file: str) -> None:
     unknown = {each for each in changes((ROOM / file).read_text()) if not is_known(each, file)}
-    assert unknown == set(), "put it into backhaul.dask.patches"
+    assert unknown == set(), "put it into backhaul.dask.compat.process_patches"
 
 
 def test_what_is_known_is_there() -> None:

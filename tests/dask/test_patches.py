@@ -27,18 +27,12 @@ from distributed.core import Server
 from distributed.utils_test import gen_cluster, gen_test
 
 import dask
-from backhaul.dask import (
-    activation,
-    execution,
-    in_flight,
-    instance_patches,
-    patches,
-    patching,
-    preload,
-    streams,
-)
-from backhaul.dask.batching import AdaptiveBatchedSend
-from backhaul.dask.private import TaskFinishedMsg
+from backhaul.dask import preload
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.compat import activation, instance_patches, patching, process_patches
+from backhaul.dask.compat.names import TaskFinishedMsg
+from backhaul.dask.scheduler import window
+from backhaul.dask.worker import event_stream, task_start
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
@@ -78,7 +72,7 @@ def names() -> set[str]:
 
 
 def functions() -> list[Any]:
-    return [found(patch) for patch in patches.PATCHES]
+    return [found(patch) for patch in process_patches.PATCHES]
 
 
 def found(patch: patching.Patch) -> Any:
@@ -89,13 +83,13 @@ def found(patch: patching.Patch) -> Any:
 #: Patches of what is a function and nothing else.
 OF_FUNCTIONS = [
     number
-    for number, patch in enumerate(patches.PATCHES)
+    for number, patch in enumerate(process_patches.PATCHES)
     if isinstance(found(patch), types.FunctionType)
 ]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "backhaul.dask.activation"]
+    return [r.getMessage() for r in caplog.records if r.name == "backhaul.dask.compat.activation"]
 
 
 def add(*numbers: int) -> int:
@@ -165,8 +159,8 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "distributed.utils.All",
         "distributed.worker._run_actor",
     }, distributed.__version__
-    assert len(activation.installed()) == len(patches.PATCHES)
-    assert {patch.switch for patch in patches.PATCHES} == ALL_SWITCHES
+    assert len(activation.installed()) == len(process_patches.PATCHES)
+    assert {patch.switch for patch in process_patches.PATCHES} == ALL_SWITCHES
     assert warnings(caplog) == []
 
 
@@ -212,11 +206,11 @@ def test_threads_that_install_at_once_install_once() -> None:
 
 
 def test_uninstalling_restores_what_was_there() -> None:
-    before = [dict(vars(patch.place)) for patch in patches.PATCHES]
+    before = [dict(vars(patch.place)) for patch in process_patches.PATCHES]
     activation.install()
     assert "_start_async_instruction" in vars(Worker)
     activation.uninstall()
-    assert [dict(vars(patch.place)) for patch in patches.PATCHES] == before
+    assert [dict(vars(patch.place)) for patch in process_patches.PATCHES] == before
     assert "_start_async_instruction" not in vars(Worker)
     assert activation.installed() == []
 
@@ -238,7 +232,9 @@ def test_a_switch_keeps_dasks_own(switch: str) -> None:
     with dask.config.set({f"distributed.comm.backhaul.{switch}": False}):
         activation.install()
         assert {patch.switch for patch in activation.installed()} == ALL_SWITCHES - {switch}
-        for patch, original, now in zip(patches.PATCHES, originals, functions(), strict=True):
+        for patch, original, now in zip(
+            process_patches.PATCHES, originals, functions(), strict=True
+        ):
             assert (now is original) == (patch.switch == switch)
     # Switched on later, it comes with the next comm.
     activation.install()
@@ -256,12 +252,12 @@ def test_a_switch_that_is_no_switch_is_refused() -> None:
 
 def are_left_alone(left_alone: set[str], caplog: pytest.LogCaptureFixture) -> None:
     """Check that some patches are refused, once, the rest is installed, and Dask works."""
-    originals = {str(patch): found(patch) for patch in patches.PATCHES}
+    originals = {str(patch): found(patch) for patch in process_patches.PATCHES}
     activation.install()
     activation.install()
     asyncio.run(compute())
     assert names() == originals.keys() - left_alone
-    for patch in patches.PATCHES:
+    for patch in process_patches.PATCHES:
         name = str(patch)
         assert (found(patch) is originals[name]) == (name in left_alone)
     # One line, however many.
@@ -270,22 +266,22 @@ def are_left_alone(left_alone: set[str], caplog: pytest.LogCaptureFixture) -> No
     assert named is not None, warning
     assert set(named[1].split(", ")) == left_alone
     # What follows from the first of them
-    first = next(patch for patch in patches.PATCHES if str(patch) in left_alone)
+    first = next(patch for patch in process_patches.PATCHES if str(patch) in left_alone)
     assert named[2] == first.without
     assert f"(made for {activation.SUPPORTED})" in warning
 
 
-@pytest.mark.parametrize("number", range(len(patches.PATCHES)))
+@pytest.mark.parametrize("number", range(len(process_patches.PATCHES)))
 def test_an_unknown_source_is_left_alone(
     number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = next(iter(patches.PATCHES[number].read))
+    name = next(iter(process_patches.PATCHES[number].read))
     strange = patching.source_of(name)
     digest = patching.source_digest
     monkeypatch.setattr(
         patching, "source_digest", lambda source: "0" if source is strange else digest(source)
     )
-    are_left_alone({str(patch) for patch in patches.PATCHES if name in patch.read}, caplog)
+    are_left_alone({str(patch) for patch in process_patches.PATCHES if name in patch.read}, caplog)
 
 
 @pytest.fixture
@@ -309,7 +305,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, s
 
 def refused() -> set[str]:
     every: tuple[patching.Patch | patching.InstancePatch, ...]
-    every = (*patches.PATCHES, *instance_patches.INSTANCE_PATCHES)
+    every = (*process_patches.PATCHES, *instance_patches.INSTANCE_PATCHES)
     return {str(each) for each in every if patching._refusal(each.read, None) is not None}
 
 
@@ -346,7 +342,7 @@ def test_a_changed_statement_refuses_what_rests_on_it_and_nothing_else(
 
 
 def test_a_function_that_dask_has_no_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    (patch,) = (each for each in patches.PATCHES if each.name == "_handle_event")
+    (patch,) = (each for each in process_patches.PATCHES if each.name == "_handle_event")
     monkeypatch.delattr(patch.place, patch.name)
     refusal = patch.refusal()
     assert refusal is not None
@@ -365,7 +361,7 @@ def test_without_sources_dask_runs_as_it_is(
     assert names() == set()
     assert functions() == originals
     (warning,) = warnings(caplog)
-    assert all(str(patch) in warning for patch in patches.PATCHES)
+    assert all(str(patch) in warning for patch in process_patches.PATCHES)
 
 
 def passing_on(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -395,14 +391,14 @@ def test_what_others_replaced_before_us_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    patch = patches.PATCHES[number]
+    patch = process_patches.PATCHES[number]
     theirs = replace(getattr(patch.place, patch.name))
     monkeypatch.setattr(patch.place, patch.name, theirs)
     # And those that rely on it, or on the whole class or module that it belongs to.
     changed = (patch.place, theirs)
     relying = {
         str(other)
-        for other in patches.PATCHES
+        for other in process_patches.PATCHES
         if any(patching.source_of(name) in changed for name in other.read)
     }
     are_left_alone({str(patch)} | relying, caplog)
@@ -479,7 +475,7 @@ def test_a_dataclass_as_python_3_13_makes_it_is_pristine(monkeypatch: pytest.Mon
 async def test_other_comms_keep_dasks_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     activation.install()
     handled: list[Any] = []
-    monkeypatch.setattr(streams, "handle_stream", handled.append)
+    monkeypatch.setattr(event_stream, "handle_stream", handled.append)
     got: list[int] = []
     server = Server({}, stream_handlers={"number": lambda value: got.append(value)})
 
@@ -510,15 +506,15 @@ async def test_a_preload_helps_a_cluster_without_our_comms(
     for server in (scheduler, worker, client):
         await preload.dask_setup(server)
     assert {patch.switch for patch in activation.installed()} == SWITCHES
-    assert in_flight.installed(scheduler) is not None
+    assert window.installed(scheduler) is not None
     taken: list[Any] = []
-    start = execution.start_execution
+    start = task_start.start_execution
 
     def counted(worker: Worker, key: Any, **arguments: Any) -> bool:
         taken.append(key)
         return start(worker, key, **arguments)
 
-    monkeypatch.setattr(execution, "start_execution", counted)
+    monkeypatch.setattr(task_start, "start_execution", counted)
     futures = client.map(add, range(100))
     assert await client.gather(futures) == list(range(100))
     assert len(taken) == 100
@@ -530,12 +526,13 @@ async def test_a_preload_helps_a_cluster_without_our_comms(
 REPORT = """
 import sys
 from distributed import Client
-from backhaul.dask import activation
+from backhaul.dask.compat import activation
 
 def report(dask_scheduler):
-    from backhaul.dask import activation, in_flight
+    from backhaul.dask.compat import activation
+    from backhaul.dask.scheduler import window
     switches = sorted({patch.switch for patch in activation.installed()})
-    return switches, in_flight.installed(dask_scheduler) is not None
+    return switches, window.installed(dask_scheduler) is not None
 
 with Client(sys.argv[1]) as client:
     print("installed", *client.run_on_scheduler(report), flush=True)

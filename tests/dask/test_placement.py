@@ -21,16 +21,12 @@ from backhaul.bench.placement.described import read_machine
 from backhaul.bench.placement.machines import MACHINES, Machine, hosts_machine
 from backhaul.bench.placement.simulation_job import SimulatedCluster, simulate
 from backhaul.bench.placement.workloads import Graph, Phase, SimulatedTask, workload
-from backhaul.dask import (
-    activation,
-    in_flight,
-    patching,
-    placement,
-    resource_id,
-    resources,
-    scheduler_slots,
-)
-from backhaul.dask.scheduler_core import live
+from backhaul.dask import resource_id, resources
+from backhaul.dask.compat import activation, patching
+from backhaul.dask.placement import link_placement
+from backhaul.dask.resource_pools import scheduler_slots
+from backhaul.dask.scheduler import window as window_module
+from backhaul.dask.scheduler.core import live_core
 
 SWITCH = "distributed.comm.backhaul.placement.enabled"
 
@@ -278,8 +274,8 @@ def test_a_real_cluster_computes_as_ever_with_and_without_the_window(window: boo
                 Client(scheduler.address, asynchronous=True) as client,
             ):
                 found = scheduler.plugins["backhaul-placement"]
-                assert isinstance(found, placement.LinkPlacement)
-                assert (in_flight.installed(scheduler) is not None) == window
+                assert isinstance(found, link_placement.LinkPlacement)
+                assert (window_module.installed(scheduler) is not None) == window
                 await summed(client, scheduler)
                 third = Worker(scheduler.address, nthreads=1)
                 async with third:
@@ -317,7 +313,7 @@ def test_an_unknown_scheduler_is_left_as_it_is(
     async def run() -> None:
         scheduler = Scheduler(dashboard=False, dashboard_address=":0")
         with dask.config.set({SWITCH: True}):
-            assert placement.install(scheduler) is None
+            assert link_placement.install(scheduler) is None
         assert "decide_worker_non_rootish" not in vars(scheduler)
 
     patching._named_in_log.clear()
@@ -348,7 +344,7 @@ def test_resources_are_heeded_beside_it(by_core: bool) -> None:
                 slots = scheduler_slots.slots_of(scheduler)
                 assert slots is not None
                 if by_core:
-                    found_core = live.installed(scheduler)
+                    found_core = live_core.installed(scheduler)
                     assert found_core is not None
                     assert found_core.is_active
                     assert not found_core.escapes

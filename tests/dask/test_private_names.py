@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backhaul.dask import oldest_release, private
-from backhaul.dask.private import NAMES, MissingName, resolve
+from backhaul.dask.compat import names, oldest_release
+from backhaul.dask.compat.names import NAMES, MissingName, resolve
 
 
 def declared() -> dict[str, str]:
-    """Read the names that ``private.pyi`` imports, and their places."""
-    tree = ast.parse(Path(private.__file__).with_suffix(".pyi").read_text())
+    """Read the names that ``names.pyi`` imports, and their places."""
+    tree = ast.parse(Path(names.__file__).with_suffix(".pyi").read_text())
     found: dict[str, str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module not in {
@@ -36,7 +36,7 @@ def test_the_table_and_the_types_agree() -> None:
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_name_is_in_this_release(name: str) -> None:
-    assert resolve(name) is getattr(private, name)
+    assert resolve(name) is getattr(names, name)
 
 
 @pytest.mark.parametrize(

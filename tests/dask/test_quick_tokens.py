@@ -14,9 +14,9 @@ from distributed import Client, Future, Scheduler, Worker
 from distributed.utils_test import gen_cluster, inc
 
 import dask
-from backhaul.dask import activation
-from backhaul.dask.private import MapExpr
-from backhaul.dask.quick_tokens import function_token, names_of_calls, tokens_of_calls
+from backhaul.dask.client.keys import function_token, names_of_calls, tokens_of_calls
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import MapExpr
 
 
 class Colour(enum.IntEnum):

@@ -11,8 +11,9 @@ import cloudpickle
 import pytest
 from dask._task_spec import Task, TaskRef
 
-from backhaul.dask import declared, resources
-from backhaul.dask.requests import Needs, needs_of
+from backhaul.dask import resources
+from backhaul.dask.resource_pools import declarations
+from backhaul.dask.resource_pools.requests import Needs, needs_of
 from backhaul.errors import ConfigError
 
 
@@ -99,7 +100,7 @@ def test_what_can_have_no_attribute_is_refused() -> None:
     ],
 )
 def test_command_lines_say_numbers_ids_and_groups(text: str | None, expected: Any) -> None:
-    assert declared.parse(text) == expected
+    assert declarations.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,11 @@ def test_command_lines_say_numbers_ids_and_groups(text: str | None, expected: An
 )
 def test_what_cannot_be_declared_is_refused_with_its_name(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        declared.parse(text)
+        declarations.parse(text)
     assert message in str(caught.value)
 
 
 def test_dask_is_told_how_much_there_is() -> None:
-    said = declared.checked({"GPU": ((0, 1), (2,)), "NIC": range(2), "MEMORY": 64e9})
-    assert declared.totals(said) == {"GPU": 3, "NIC": 2, "MEMORY": 64e9}
-    assert declared.groups_of(said) == {"GPU": [[0, 1], [2]], "NIC": [[0, 1]]}
+    said = declarations.checked({"GPU": ((0, 1), (2,)), "NIC": range(2), "MEMORY": 64e9})
+    assert declarations.totals(said) == {"GPU": 3, "NIC": 2, "MEMORY": 64e9}
+    assert declarations.groups_of(said) == {"GPU": [[0, 1], [2]], "NIC": [[0, 1]]}

@@ -14,10 +14,11 @@ import pytest
 from distributed import Worker, get_worker, secede, wait
 
 import dask
-from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
-from backhaul.dask.beside import BesideThreadPoolExecutor
-from backhaul.dask.leases import current_lease
-from backhaul.dask.private import threads_lock
+from backhaul.dask import get_resources, resource_id, resources
+from backhaul.dask.compat.names import threads_lock
+from backhaul.dask.resource_pools import scheduler_slots, worker_state
+from backhaul.dask.resource_pools.leases import current_lease
+from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
 from tests.dask.slotted_cluster import ISLANDS, all_is_free, cluster, gate, slots
@@ -336,7 +337,9 @@ async def test_what_no_worker_can_ever_meet_is_said_once_and_waits(
     caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     async with cluster({"GPU": 2}) as (client, scheduler, _):
-        with caplog.at_level(logging.WARNING, logger="backhaul.dask.scheduler_slots"):
+        with caplog.at_level(
+            logging.WARNING, logger="backhaul.dask.resource_pools.scheduler_slots"
+        ):
             futures = client.map(quick, range(5), resources={"GPU": 3})
             await eventually(lambda: len(scheduler.unrunnable) == 5)
         (record,) = (each for each in caplog.records if each.name == scheduler_slots.__name__)
@@ -447,7 +450,7 @@ async def test_what_follows_a_task_holds_nothing_of_it(first: Any, eventually: E
 
 @pytest.mark.asyncio
 async def test_without_our_execution_tasks_hold_what_they_ask_for() -> None:
-    from backhaul.dask import activation
+    from backhaul.dask.compat import activation
 
     key = "distributed.comm.backhaul.hot-path.execution"
     activation.uninstall()
@@ -465,7 +468,7 @@ async def test_switched_off_all_is_as_upstream() -> None:
     with dask.config.set({"distributed.comm.backhaul.resources.enabled": False}):
         async with cluster({}) as (client, scheduler, (worker,)):
             assert scheduler_slots.slots_of(scheduler) is None
-            assert slotted_worker.slots_of(worker.state) is None
+            assert worker_state.slots_of(worker.state) is None
             assert await client.submit(quick, 1) == 1
 
 

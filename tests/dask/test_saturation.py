@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backhaul.dask.saturation import (
+from backhaul.dask.config.settings import WindowLimits
+from backhaul.dask.scheduler.saturation import (
     TURNAROUND_S,
     Expectation,
     InFlight,
-    Limits,
     excess_tasks,
     floor_tasks,
     room_tasks,
 )
 
-LIMITS = Limits(
+LIMITS = WindowLimits(
     seconds=20e-3, tasks_per_thread=64, memory_share=0.01, memory_budget_bytes=64 * 2**20
 )
 AMPLE = 10**9

@@ -17,8 +17,8 @@ from distributed.utils_test import gen_test
 
 import dask
 from backhaul.dask import Settings
-from backhaul.dask.backend import _repeated
-from backhaul.dask.context import shared_context
+from backhaul.dask.comm.backend import _repeated
+from backhaul.dask.comm.native_context import shared_context
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Start

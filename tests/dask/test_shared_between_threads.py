@@ -13,7 +13,7 @@ import pytest
 from distributed.protocol.serialize import ToPickle
 
 from backhaul._native import FairNetwork, Links, ResourcePools, ResourceRequest, SchedulerCore
-from backhaul.dask import codec
+from backhaul.dask.serialize import codec
 from tests.threads import THREADS, at_once, switching_often
 
 ROUNDS = 300

@@ -21,9 +21,10 @@ from distributed.protocol.serialize import Serialized, serialize, to_serialize
 from distributed.utils_test import gen_test
 
 import dask
-from backhaul.dask import BackhaulComm, batching, shared_stream
-from backhaul.dask.batching import AdaptiveBatchedSend
-from backhaul.dask.shared_stream import SharedBatchedSend
+from backhaul.dask import BackhaulComm
+from backhaul.dask.comm import batched_stream, threaded_stream
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from tests.dask.test_batching import TIGHT, Unpicklable, fill, read_messages
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ async def stream_pair(
 def dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages come densely, and wait for longer than any test unless somebody takes them."""
     for name in ("_DENSE_S", "_PAUSE_MIN_S", "_PAUSE_MAX_S"):
-        monkeypatch.setattr(batching, name, 3600.0)
-    monkeypatch.setattr(shared_stream, "_DENSE_S", 3600.0)
+        monkeypatch.setattr(batched_stream, name, 3600.0)
+    monkeypatch.setattr(threaded_stream, "_DENSE_S", 3600.0)
 
 
 @gen_test()
@@ -107,7 +108,7 @@ async def test_dense_messages_leave_when_one_is_due_or_somebody_waits(
 async def test_dense_messages_leave_though_nobody_waits(
     comm_pair: CommPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "_DENSE_S", 3600.0)
+    monkeypatch.setattr(batched_stream, "_DENSE_S", 3600.0)
     async with stream_pair(comm_pair) as (stream, comm):
 
         def send() -> None:
@@ -261,7 +262,7 @@ def interrupted(call: Callable[[], object], step: int) -> bool:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         code = frame.f_code
-        if not code.co_filename.endswith(("shared_stream.py", "/dask/comm.py")):
+        if not code.co_filename.endswith(("threaded_stream.py", "/dask/comm/comm.py")):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

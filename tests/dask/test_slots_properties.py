@@ -21,12 +21,12 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask import turns
-from backhaul.dask.declared import checked
-from backhaul.dask.leases import Lease
-from backhaul.dask.requests import ANNOTATION
-from backhaul.dask.slotted_worker import give_slots, slots_of
-from backhaul.dask.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools import starvation
+from backhaul.dask.resource_pools.declarations import checked
+from backhaul.dask.resource_pools.leases import Lease
+from backhaul.dask.resource_pools.requests import ANNOTATION
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools.worker_state import give_slots, slots_of
 from tests.dask.slots_checks import check_slots
 
 ISLANDS = {"GPU": [[0, 1], [2, 3]], "MEMORY": 8.0}
@@ -201,11 +201,11 @@ def begins_after(worker: SlottedState, singles: int) -> int | None:
 def test_a_whole_group_is_had_after_a_bounded_number_of_others() -> None:
     found = begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200)
     assert found is not None
-    assert found <= 2 + turns.PASSES_MAX + 1
+    assert found <= 2 + starvation.PASSES_MAX + 1
 
 
 def test_without_turns_single_units_are_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PASSES_MAX", 1000)
+    monkeypatch.setattr(starvation, "PASSES_MAX", 1000)
     assert begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200) is None
 
 

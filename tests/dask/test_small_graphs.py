@@ -14,8 +14,8 @@ from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_cluster, gen_test, inc
 
 import dask
-from backhaul.dask import activation
-from backhaul.dask.small_graphs import GRAPHS_IN_TURN_MAX, TASKS_MAX
+from backhaul.dask.compat import activation
+from backhaul.dask.scheduler.small_graphs import GRAPHS_IN_TURN_MAX, TASKS_MAX
 
 SWITCH = "distributed.comm.backhaul.hot-path.small-graphs"
 CLUSTER: dict[str, Any] = {

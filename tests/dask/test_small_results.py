@@ -29,9 +29,11 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import captured_logger, gen_cluster, gen_test, inc
 
 import dask
-from backhaul.dask import held_results, small_results
-from backhaul.dask.held_results import HeldResults, held_by
-from backhaul.dask.plain_values import ITEMS_MAX, pickled_if_plain
+from backhaul.dask.client import result_cache
+from backhaul.dask.client.result_cache import HeldResults, held_by
+from backhaul.dask.scheduler import inline_results
+from backhaul.dask.serialize.inline_values import ITEMS_MAX, pickled_if_plain
+from backhaul.dask.worker import inline_results as worker_results
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
@@ -178,14 +180,14 @@ class Made:
 async def test_futures_have_the_types_of_their_results(
     client: Client, scheduler: Scheduler, *_: Worker
 ) -> None:
-    held_results._classes.clear()
+    result_cache._classes.clear()
     for number in range(3):
         for kind in (int, dict, np.float64, Made):
             future = client.submit(kind, pure=False)
             await wait(future)
             assert future.type is kind, (number, kind)
-    assert {int, dict} <= set(held_results._classes.values())
-    assert Made not in held_results._classes.values()
+    assert {int, dict} <= set(result_cache._classes.values())
+    assert Made not in result_cache._classes.values()
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
@@ -294,7 +296,7 @@ class Crowded(list[Any]):
     """A buffer that seems to hold much."""
 
     def __len__(self) -> int:
-        return small_results._WAITING_MAX + 1
+        return inline_results._WAITING_MAX + 1
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, **CLUSTER)
@@ -474,7 +476,7 @@ async def test_in_any_mixture_results_are_right(
 ) -> None:
     async with mixed(scheduler=scheduler, worker=worker, client=client) as (s, _, c):
         requests = Requests(s)
-        assert (small_results.installed(s) is not None) == scheduler
+        assert (inline_results.installed(s) is not None) == scheduler
         assert (held_by(c) is not None) == (scheduler and client)
         futures = c.map(inc, range(5))
         assert await c.submit(sum, futures) == 15
@@ -488,20 +490,20 @@ async def test_in_any_mixture_results_are_right(
 async def test_once_nobody_holds_them_workers_send_no_more(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
-    carrier = small_results.installed(scheduler)
+    carrier = inline_results.installed(scheduler)
     assert carrier is not None
     async with Client(scheduler.address, asynchronous=True) as other:
         assert await other.submit(inc, 1) == 2
-        assert small_results._asked[worker.address][0] == carrier.bytes_max
+        assert worker_results._asked[worker.address][0] == carrier.bytes_max
         await client.close()
         assert await other.submit(inc, 2) == 3
     with dask.config.set({f"{ROOT}.enabled": False}):
         async with Client(scheduler.address, asynchronous=True) as plain:
-            while worker.address in small_results._asked:
+            while worker.address in worker_results._asked:
                 assert await plain.submit(inc, 1, pure=False) == 2
             assert await plain.submit(inc, 1, pure=False) == 2
         async with Client(scheduler.address, asynchronous=True) as plain:
-            held = held_results.held_by(plain)
+            held = result_cache.held_by(plain)
             assert held is None
 
 
@@ -535,12 +537,12 @@ async def test_a_worker_is_told_nothing_for_one_that_had_its_address() -> None:
         first = await Worker(scheduler.address, nthreads=1, host="127.0.0.1")
         async with Client(scheduler.address, asynchronous=True) as client:
             assert await client.submit(inc, 1) == 2
-            carrier = small_results.installed(scheduler)
+            carrier = inline_results.installed(scheduler)
             assert carrier is not None
-            asked = small_results._asked[first.address]
+            asked = worker_results._asked[first.address]
         await first.close()
         # Nobody takes back what it was asked for, and it is not collected yet.
-        assert small_results._asked[first.address] is asked
+        assert worker_results._asked[first.address] is asked
         port = first.port
         with dask.config.set({key: False}):
             second = await Worker(scheduler.address, nthreads=1, host="127.0.0.1", port=port)

@@ -14,12 +14,13 @@ import pytest
 from distributed import Client, Scheduler, Worker
 
 import dask
-from backhaul.dask import activation, sources
-from backhaul.dask.instance_patches import LINK_NEWS
-from backhaul.dask.link_account import LinkAccount
-from backhaul.dask.link_news import LinkNews, link_class
-from backhaul.dask.reports import METRIC
-from backhaul.dask.sources import LINK_CLASS_MAX, ToldLinks
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.instance_patches import LINK_NEWS
+from backhaul.dask.observe.heartbeat import METRIC
+from backhaul.dask.observe.link_estimates import LinkAccount
+from backhaul.dask.placement import fetch_order
+from backhaul.dask.placement.fetch_order import LINK_CLASS_MAX, ToldLinks
+from backhaul.dask.placement.link_messages import LinkNews, link_class
 
 PLACED = "distributed.comm.backhaul.placement.enabled"
 NEAREST_FIRST = "distributed.comm.backhaul.placement.nearest-first"
@@ -46,7 +47,7 @@ def report_of(worker: Worker, measured: dict[str, float]) -> dict[str, Any]:
             struct.pack("<BIff", OF_MIB, 6, bytes_per_s, 0.0) for bytes_per_s in measured.values()
         ],
         "nic_bytes_per_s": None,
-        "hears_of_links": sources.hears_of_links(worker),
+        "hears_of_links": fetch_order.hears_of_links(worker),
     }
 
 
@@ -132,9 +133,11 @@ def test_nonsense_is_left_out_with_one_line_and_the_worker_goes_on(
             scheduler.worker_send(worker.address, {"op": LINK_NEWS.item})
             assert await client.submit(int) == 0
 
-    with caplog.at_level(logging.WARNING, logger=sources.__name__):
+    with caplog.at_level(logging.WARNING, logger=fetch_order.__name__):
         asyncio.run(asyncio.wait_for(run(), 100))
-    (line,) = [record.getMessage() for record in caplog.records if record.name == sources.__name__]
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == fetch_order.__name__
+    ]
     assert "-1" in line
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from backhaul.dask import activation
-from backhaul.dask.private import SpillBuffer, context_meter
-from backhaul.dask.spill_paths import (
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import SpillBuffer, context_meter
+from backhaul.dask.worker.spill_buffer import (
     quick_contains,
     quick_delitem,
     quick_getitem,

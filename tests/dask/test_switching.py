@@ -15,7 +15,7 @@ import pytest
 
 import dask
 from backhaul.dask import Settings, enable
-from backhaul.dask.config import switched_on
+from backhaul.dask.config.settings import switched_on
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/switching.md").read_text(encoding="utf-8")
 

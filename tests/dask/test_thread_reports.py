@@ -13,7 +13,7 @@ from distributed import Client, Scheduler, Worker
 from distributed.client import FutureState
 from distributed.utils_test import gen_cluster, gen_test
 
-from backhaul.dask.thread_reports import ThreadReports, reports_of
+from backhaul.dask.client.reader_thread import ThreadReports, reports_of
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair

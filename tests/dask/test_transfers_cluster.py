@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, get_worker
 import dask
 from backhaul import NotObserved
 from backhaul.dask import transfers
-from backhaul.dask.flows import process_flows
+from backhaul.dask.observe.counters import process_flows
 
 if TYPE_CHECKING:
     from pathlib import Path

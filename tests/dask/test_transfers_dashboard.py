@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from backhaul.dask import dashboard
-from backhaul.dask.flows import Counts
-from backhaul.dask.ledger import Ledger
-from backhaul.dask.link_account import LinkAccount
-from backhaul.dask.matrix import Matrix, Peer, matrix_of
+from backhaul.dask.observe import dashboard
+from backhaul.dask.observe.counters import Counts
+from backhaul.dask.observe.ledger import Ledger
+from backhaul.dask.observe.link_estimates import LinkAccount
+from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
 
 if TYPE_CHECKING:
     from tests.dask.browser import Browser
@@ -293,7 +293,7 @@ def test_without_bokeh_there_is_no_page_and_the_log_says_so(
     # As where Dask could not import it.
     monkeypatch.delitem(sys.modules, "distributed.dashboard.scheduler", raising=False)
     scheduler: Any = object()
-    with caplog.at_level(logging.INFO, logger="backhaul.dask.dashboard"):
+    with caplog.at_level(logging.INFO, logger="backhaul.dask.observe.dashboard"):
         assert not dashboard.install(scheduler, lambda: Ledger(links_max=1), LinkAccount(1))
     assert "bokeh is missing" in caplog.text
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from backhaul._native import process_token
-from backhaul.dask.flows import OTHERS, SIZE_CLASSES, Counts, Flow, Reporter, Sizes
-from backhaul.dask.ledger import Ledger, Row, bandwidth_bytes_per_s
-from backhaul.dask.matrix import Matrix, Peer, amount, duration, matrix_of, size_rows
+from backhaul.dask.observe.counters import OTHERS, SIZE_CLASSES, Counts, Flow, Reporter, Sizes
+from backhaul.dask.observe.ledger import Ledger, Row, bandwidth_bytes_per_s
+from backhaul.dask.observe.matrix import Matrix, Peer, amount, duration, matrix_of, size_rows
 
 MIB = 1 << 20
 

@@ -17,19 +17,14 @@ from distributed import get_client, rejoin, secede
 from distributed.worker_state_machine import WorkerState
 
 import dask
-from backhaul.dask import (
-    get_resources,
-    rejoining,
-    resource_id,
-    resources,
-    scheduler_slots,
-    turns,
-)
-from backhaul.dask.declared import checked
-from backhaul.dask.gate import Gate
-from backhaul.dask.requests import Needs
-from backhaul.dask.scheduler_slots import SchedulerSlots
-from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
+from backhaul.dask import get_resources, resource_id, resources
+from backhaul.dask.local.resource_gate import Gate
+from backhaul.dask.resource_pools import rejoin as rejoin_module
+from backhaul.dask.resource_pools import scheduler_slots, starvation
+from backhaul.dask.resource_pools.declarations import checked
+from backhaul.dask.resource_pools.requests import Needs
+from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots
+from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_of
 from backhaul.errors import ResourceError
 from tests.dask.conftest import Eventually
 from tests.dask.gates import Gates
@@ -87,7 +82,7 @@ async def test_a_whole_group_is_had_while_single_units_keep_being_asked_for(
                 gates[number].set()
                 await futures[number]
         # Those before it, and those that may go past it at the scheduler and at the worker
-        assert begun.index("pair") <= 6 + 2 * (turns.PASSES_MAX + 4)
+        assert begun.index("pair") <= 6 + 2 * (starvation.PASSES_MAX + 4)
         for number in futures:
             gates[number].set()
         assert await both == (0, 1)
@@ -226,7 +221,7 @@ async def test_who_rejoins_takes_no_thread_that_went_on_by_itself(
 
     def noting(function: Any, *args: Any, **options: Any) -> asyncio.Handle:
         handle = call(function, *args, **options)
-        if function is rejoining._ask:
+        if function is rejoin_module._ask:
             asked.set()
         return handle
 
@@ -263,11 +258,11 @@ class Steps(Executor):
         return Future()
 
 
-@pytest.mark.parametrize("passes_max", [turns.PASSES_MAX, 1000])
+@pytest.mark.parametrize("passes_max", [starvation.PASSES_MAX, 1000])
 def test_the_gate_of_local_schedulers_lets_large_requests_through(
     monkeypatch: pytest.MonkeyPatch, passes_max: int
 ) -> None:
-    monkeypatch.setattr(turns, "PASSES_MAX", passes_max)
+    monkeypatch.setattr(starvation, "PASSES_MAX", passes_max)
     pool = Steps()
     one, both = Needs({"GPU": 1, "CPU": 0}), Needs({"GPU": 2, "CPU": 0})
     needs: dict[Any, Needs] = {"pair": both, **dict.fromkeys(range(200), one)}

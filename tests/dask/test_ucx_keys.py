@@ -14,8 +14,9 @@ import pytest
 
 import dask
 from backhaul import ConfigError
-from backhaul.dask import Settings, ucx_keys
-from backhaul.dask.ucx_keys import ROOTS, rmm_pool_size
+from backhaul.dask import Settings
+from backhaul.dask.config import ucx_options
+from backhaul.dask.config.ucx_options import ROOTS, rmm_pool_size
 
 WITH_UCX = ("inproc", "shm", "ucx", "tcp")
 WITHOUT_UCX = ("inproc", "shm", "tcp")
@@ -30,7 +31,7 @@ NOTHING_ASKED = {
 
 @pytest.fixture(autouse=True)
 def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ucx_keys, "_said", set())
+    monkeypatch.setattr(ucx_options, "_said", set())
     for name in [name for name in os.environ if name.startswith("UCX_")]:
         monkeypatch.delenv(name)
 

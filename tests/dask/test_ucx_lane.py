@@ -13,7 +13,7 @@ from distributed import Client
 
 import dask
 from backhaul.dask import Settings
-from backhaul.dask.lending import arena_for_lane
+from backhaul.dask.comm.buffer_sharing import arena_for_lane
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +108,7 @@ def test_jobs_of_processes_pass_over_ucx_though_a_worker_is_killed(
 HOOKS = """
 import ctypes, os
 from backhaul.dask import Settings
-from backhaul.dask.context import shared_context
+from backhaul.dask.comm.native_context import shared_context
 
 place = ctypes.cast(ctypes.CDLL(None).munmap, ctypes.c_void_p).value
 before = ctypes.string_at(place, 12)

@@ -14,8 +14,9 @@ from distributed import Client, LocalCluster, Scheduler, Worker, wait
 from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_cluster, gen_test
 
-from backhaul.dask import activation, waiting
-from backhaul.dask.private import FutureState
+from backhaul.dask.client import state_event
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import FutureState
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -29,8 +30,8 @@ HOST = "backhaul://127.0.0.1"
 def wait_for_all(request: pytest.FixtureRequest, plain_dask: None) -> All:
     """Ours, and the one that it replaces."""
     if request.param == "backhaul":
-        return waiting.wait_for_all
-    assert distributed.utils.All is not waiting.wait_for_all
+        return state_event.wait_for_all
+    assert distributed.utils.All is not state_event.wait_for_all
     return distributed.utils.All
 
 
@@ -54,7 +55,7 @@ def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(distributed.client.FutureState, "wait", dasks_wait)
         return taken
     ours: All = distributed.utils.All
-    ours_of_state = waiting.wait_for_state
+    ours_of_state = state_event.wait_for_state
 
     def count_all(*arguments: Any, **options: Any) -> Any:
         taken.append("all")
@@ -65,7 +66,7 @@ def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         return ours_of_state(state)
 
     monkeypatch.setattr(distributed.utils, "All", count_all)
-    monkeypatch.setattr(waiting, "wait_for_state", count_state)
+    monkeypatch.setattr(state_event, "wait_for_state", count_state)
     return taken
 
 
@@ -132,7 +133,7 @@ async def test_what_is_done_already_counts(wait_for_all: All) -> None:
 @gen_test()
 async def test_one_future_may_be_given_twice() -> None:
     task = asyncio.ensure_future(value(1))
-    assert await waiting.wait_for_all([task, task]) == [1, 1]
+    assert await state_event.wait_for_all([task, task]) == [1, 1]
 
 
 @gen_test()
@@ -356,7 +357,7 @@ async def test_one_future_may_be_waited_for_in_many_ways(
     ]
     waiting_for = [asyncio.ensure_future(way) for way in ways]
     await asyncio.sleep(0)
-    assert type(state_of(late)._event) is waiting.StateEvent
+    assert type(state_of(late)._event) is state_event.StateEvent
     waiting_for[1].cancel()
     waiting_for[3].cancel()
     waiting_for[5].cancel()
@@ -387,7 +388,7 @@ async def test_a_failure_ends_the_others(
 
 @gen_test()
 async def test_an_event_can_be_set_and_cleared_again(plain_dask: None) -> None:
-    event = waiting.StateEvent()
+    event = state_event.StateEvent()
     first = asyncio.ensure_future(event.wait())
     await asyncio.sleep(0)
     event.set()
@@ -406,7 +407,7 @@ async def test_an_event_can_be_set_and_cleared_again(plain_dask: None) -> None:
 class _SetMeanwhile(list[Any]):
     """The waiters of an event that a thread sets right before one is added."""
 
-    def __init__(self, event: waiting.StateEvent) -> None:
+    def __init__(self, event: state_event.StateEvent) -> None:
         super().__init__()
         self._event = event
 
@@ -417,7 +418,7 @@ class _SetMeanwhile(list[Any]):
 
 @gen_test()
 async def test_an_event_that_a_thread_sets_meanwhile_is_seen(plain_dask: None) -> None:
-    event = waiting.StateEvent()
+    event = state_event.StateEvent()
     event._waiters = _SetMeanwhile(event)
     assert await event.wait()
     assert not event._waiters
@@ -427,14 +428,14 @@ async def test_an_event_that_a_thread_sets_meanwhile_is_seen(plain_dask: None) -
 async def test_a_state_that_a_thread_sets_meanwhile_is_gathered_once(plain_dask: None) -> None:
     states: list[Any] = [FutureState("x") for _ in range(3)]
     for state in states:
-        event: Any = waiting.StateEvent()
+        event: Any = state_event.StateEvent()
         event._waiters = _SetMeanwhile(event)
         state._event = event
     # The second is woken as well, as if the thread had come a little later.
     late: Any = states[1]._event
     late._waiters.append = lambda waiter: (list.append(late._waiters, waiter), late.set())
-    waits = [waiting.wait_for_state(state) for state in states]
-    gathering = waiting._Gathering([_awaiting(each) for each in waits])
+    waits = [state_event.wait_for_state(state) for state in states]
+    gathering = state_event._Gathering([_awaiting(each) for each in waits])
     assert await gathering.wait() == [None, None, None]
     # What was left to the loop resumes nobody who has ended.
     await asyncio.sleep(0)

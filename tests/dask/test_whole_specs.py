@@ -15,8 +15,8 @@ from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.utils_test import gen_cluster, inc
 
 import dask
-from backhaul.dask.codec import codec
-from backhaul.dask.whole_specs import PICKLE_BYTES_MAX, pickle_whole
+from backhaul.dask.serialize.codec import codec
+from backhaul.dask.serialize.task_fallback import PICKLE_BYTES_MAX, pickle_whole
 
 CLUSTER: dict[str, Any] = {
     "client": True,

@@ -1,7 +1,7 @@
 """The reference of the configuration: keys, defaults and meanings from ``backhaul-dask.yaml``.
 
 The file has a comment behind each key, which goes on in lines of comment alone. What a value may be
-is what ``config.py`` parses the key with, and says in its errors.
+is what ``config/settings.py`` parses the key with, and says in its errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT_KEY = "distributed.comm.backhaul"
 SOURCES = ROOT / "python" / "backhaul" / "dask"
 DEFAULTS = SOURCES / "backhaul-dask.yaml"
 
-#: Keys that are read by others than ``_read`` and ``_require`` of ``config.py``
+#: Keys that are read by others than ``_read`` and ``_require`` of ``config/settings.py``
 ALLOWED_ELSEWHERE = {
     "secret": "16 to 1024 bytes of text",
     "secret-file": "a path",
@@ -91,8 +91,8 @@ def entries() -> Iterator[tuple[Key, bool]]:
 
 
 def allowed() -> dict[str, str]:
-    """Tell of each key that ``config.py`` parses what it may be, in the words of its errors."""
-    tree = ast.parse((SOURCES / "config.py").read_text(encoding="utf-8"))
+    """Return what ``config/settings.py`` allows for each key, in the words of its errors."""
+    tree = ast.parse((SOURCES / "config" / "settings.py").read_text(encoding="utf-8"))
     words: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_ALLOWED":

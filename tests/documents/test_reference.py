@@ -48,7 +48,9 @@ def test_every_variable_that_is_read_is_in_its_reference_and_no_other() -> None:
 
 def test_every_counter_for_prometheus_is_in_its_reference() -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    source = (ROOT / "python" / "backhaul" / "dask" / "prometheus.py").read_text(encoding="utf-8")
+    source = (ROOT / "python" / "backhaul" / "dask" / "observe" / "prometheus.py").read_text(
+        encoding="utf-8"
+    )
     names = {
         node.value
         for node in ast.walk(ast.parse(source))

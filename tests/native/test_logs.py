@@ -20,7 +20,7 @@ with socket.create_connection((host, int(port))) as stranger:
         pass
 while not listener.statistics()["rejected"]:
     threading.Event().wait(0.01)
-logging.getLogger("backhaul.dask.backend").warning("of Python")
+logging.getLogger("backhaul.dask.comm.backend").warning("of Python")
 """
 
 DASK = "import distributed"

@@ -34,7 +34,7 @@ from distributed import Client, LocalCluster, Scheduler, wait
 
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
-from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.comm.comm import BackhaulComm
 
 #: A job that takes longer hangs: alone on a machine it takes seconds.
 JOB_TIMEOUT_S = 120.0

@@ -51,7 +51,7 @@ def dask_job() -> None:
     from distributed import Client, LocalCluster
 
     import backhaul.dask
-    from backhaul.dask import activation
+    from backhaul.dask.compat import activation
 
     warned: list[str] = []
     handler = logging.Handler()

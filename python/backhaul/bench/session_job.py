@@ -172,9 +172,9 @@ def _core_counts(dask_scheduler: Any) -> dict[str, int]:
     """Count, on the scheduler, finished tasks that the core handled, and escapes; 0 without one."""
     if importlib.util.find_spec("backhaul") is None:
         return {"handled": 0, "escapes": 0}
-    from backhaul.dask.scheduler_core import live
+    from backhaul.dask.scheduler.core import live_core
 
-    core = live.installed(dask_scheduler)
+    core = live_core.installed(dask_scheduler)
     if core is None:
         return {"handled": 0, "escapes": 0}
     handled = core.engine_counts().get("task-finished", 0)

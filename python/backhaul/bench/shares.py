@@ -63,24 +63,52 @@ _RULES = [
             r"\((?:distributed/(?:threadpoolexecutor|_concurrent_futures_thread)\.py|concurrent/"
             r"|dask/_task_spec\.py|backhaul/bench/|benches/python/)",
         ),
-        ("executor", r"\(backhaul/dask/(?:execution|holding|beside|work_ahead|work_queue)\.py"),
-        ("monitoring", r"\(backhaul/dask/(?:task_counts|task_metrics|account|ledger|reports)\.py"),
-        ("serialization", r"\(backhaul/dask/(?:codec|specs|kept_specs|plain_values)\.py"),
-        ("batching", r"\(backhaul/dask/(?:batching|shared_stream)\.py"),
+        (
+            "executor",
+            r"\(backhaul/dask/(?:worker/(?:execution|early_reader|work_queue)"
+            r"|resource_pools/(?:lease_context|overflow_pool)"
+            r")\.py",
+        ),
+        (
+            "monitoring",
+            r"\(backhaul/dask/(?:worker/(?:task_counts|metrics)"
+            r"|observe/(?:account|ledger|heartbeat)"
+            r")\.py",
+        ),
+        (
+            "serialization",
+            r"\(backhaul/dask/(?:serialize/(?:codec|task_codec|pickled_task|inline_values)"
+            r")\.py",
+        ),
+        (
+            "batching",
+            r"\(backhaul/dask/(?:comm/(?:batched_stream|threaded_stream)"
+            r")\.py",
+        ),
         ("batching", r"\(distributed/batched\.py"),
-        ("dispatch", r"\(backhaul/dask/(?:streams|outbox|thread_reports|client_threads)\.py"),
+        (
+            "dispatch",
+            r"\(backhaul/dask/(?:worker/(?:event_stream)"
+            r"|client/(?:outgoing_queue|reader_thread|send)"
+            r")\.py",
+        ),
         (
             "state machine",
-            r"\(backhaul/dask/(?:in_flight|saturation|steal_back|fast_paths|waiting|foretold|runs"
-            r"|told|performing|plain_events|plain_steps|whole_tasks|submissions|small_results"
-            r"|held_results|native_gather|native_wait|thread_waits|scheduler_slots|worker_slots"
-            r"|placement)\.py",
+            r"\(backhaul/dask/(?:scheduler/(?:window|saturation|window_recall|submissions|inline_results)"
+            r"|worker/(?:fast_paths|early_execution|local_queue|instructions|inline_results)"
+            r"|worker/(?:plain_events|plain_steps|completed_tasks)"
+            r"|client/(?:state_event|result_cache|blocking_gather|blocking_wait|thread_wait)"
+            r"|comm/(?:already_sent)"
+            r"|resource_pools/(?:scheduler_slots|worker_slots)"
+            r"|placement/(?:link_placement)"
+            r")\.py",
         ),
-        ("state machine", r"\(backhaul/dask/scheduler_core/"),
+        ("state machine", r"\(backhaul/dask/scheduler/core/"),
         (
             "task graphs",
-            r"\(backhaul/dask/(?:order|small_graphs|compact_map|compact_submit|map_keys"
-            r"|quick_tokens)\.py",
+            r"\(backhaul/dask/(?:scheduler/(?:order|small_graphs)"
+            r"|client/(?:map|submit|map_keys|keys)"
+            r")\.py",
         ),
         (
             "comm",
@@ -103,7 +131,7 @@ _WAITS = re.compile(
     # Queues written in C have no frame of their own
     r"|\b_worker \((?:concurrent/futures/thread|distributed/threadpoolexecutor)\.py"
     # Natively, for what arrives
-    r"|\bwait \(backhaul/dask/arrivals\.py"
+    r"|\bwait \(backhaul/dask/comm/inbox\.py"
     # The processes of a benchmark: waiting for orders, and for the end
     r"|\breceive \(backhaul/bench/control\.py|<lambda> \(<string>"
 )

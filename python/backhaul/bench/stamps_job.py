@@ -18,7 +18,7 @@ from typing import Any, Final
 from distributed import Client
 
 from backhaul.bench.jobs import Job
-from backhaul.dask.offers import SUBMIT, UPDATE_GRAPH
+from backhaul.dask.compat.operations import SUBMIT, UPDATE_GRAPH
 
 __all__ = ["TracedSubmits"]
 
@@ -27,24 +27,24 @@ _FUNCTIONS: Final = {
     "client": {
         "distributed.client:Client.submit": "submit",
         "distributed.client:Client._graph_to_futures": "graph, pickle",
-        "backhaul.dask.compact_submit:function_token": "token",
+        "backhaul.dask.client.submit:function_token": "token",
         "distributed.client:Future.result": "result",
         "distributed.client:Client._gather_remote": "gather",
-        "backhaul.dask.outbox:Outbox._work_off": "send",
-        "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
-        "backhaul.dask.comm:BackhaulComm.write_in_thread": "write",
+        "backhaul.dask.client.outgoing_queue:Outbox._work_off": "send",
+        "backhaul.dask.comm.comm:BackhaulComm.write_nowait": "write",
+        "backhaul.dask.comm.comm:BackhaulComm.write_in_thread": "write",
     },
     "scheduler": {
         "distributed.scheduler:deserialize": "deserialize",
         "distributed.scheduler:Scheduler._create_taskstate_from_graph": "create tasks",
-        "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
+        "backhaul.dask.comm.comm:BackhaulComm.write_nowait": "write",
     },
     "worker": {
         "distributed.worker:Worker.handle_stimulus": "state machine",
         "distributed.worker:Worker.get_data": "get data",
-        "backhaul.dask.execution:Execution._call": "the function",
-        "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
-        "backhaul.dask.comm:BackhaulComm.write_in_thread": "write",
+        "backhaul.dask.worker.execution:Execution._call": "the function",
+        "backhaul.dask.comm.comm:BackhaulComm.write_nowait": "write",
+        "backhaul.dask.comm.comm:BackhaulComm.write_in_thread": "write",
     },
 }
 #: Handlers of streams and requests that are wrapped, by the dictionary that has them

@@ -20,28 +20,31 @@ if importlib.util.find_spec("distributed") is None:
         name="distributed",
     )
 
-from backhaul.dask import oldest_release  # noqa: F401  (refuses an older Dask before the rest)
-from backhaul.dask.backend import (
+from backhaul.dask.compat import oldest_release  # noqa: F401  (refuses an older Dask before the rest)
+
+# isort: split
+from backhaul.dask.comm.backend import (
     BackhaulBackend,
     BackhaulConnector,
     BackhaulListener,
     BackhaulTlsBackend,
+    before_comms,
 )
-from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.config import Settings
+from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.config.settings import Settings
 
 if TYPE_CHECKING:
     from backhaul.dask import processes, sync, threaded
-    from backhaul.dask.device_arrays import register_device_array
-    from backhaul.dask.lane_map import lanes
+    from backhaul.dask.comm.ucx_scheme import claim_ucx
+    from backhaul.dask.config.default_scheme import enable
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
-    from backhaul.dask.leases import get_resources, resource_id
-    from backhaul.dask.link_table import links
-    from backhaul.dask.requests import resources
-    from backhaul.dask.switching import enable
-    from backhaul.dask.transfer_table import transfers
-    from backhaul.dask.ucx_scheme import claim_ucx
+    from backhaul.dask.observe.lanes import lanes
+    from backhaul.dask.observe.link_table import links
+    from backhaul.dask.observe.transfers import transfers
+    from backhaul.dask.resource_pools.leases import get_resources, resource_id
+    from backhaul.dask.resource_pools.requests import resources
+    from backhaul.dask.serialize.device_arrays import register_device_array
 
 __all__ = [
     "DGX",
@@ -67,6 +70,16 @@ __all__ = [
     "transfers",
 ]
 
+
+def _install(server: object) -> None:
+    """Install accelerations in this process and on one server; imports them at the first comm."""
+    activation = importlib.import_module("backhaul.dask.compat.activation")
+    activation.install()
+    activation.install_for(server)
+
+
+before_comms.append(_install)
+
 #: What the entry point names: Dask calls it to get the backend.
 backend = BackhaulBackend
 
@@ -78,15 +91,15 @@ _LAZY = {
     "CUDACluster": "backhaul.dask.launch.cuda",
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
-    "claim_ucx": "backhaul.dask.ucx_scheme",
-    "enable": "backhaul.dask.switching",
-    "get_resources": "backhaul.dask.leases",
-    "lanes": "backhaul.dask.lane_map",
-    "links": "backhaul.dask.link_table",
-    "register_device_array": "backhaul.dask.device_arrays",
-    "resource_id": "backhaul.dask.leases",
-    "resources": "backhaul.dask.requests",
-    "transfers": "backhaul.dask.transfer_table",
+    "claim_ucx": "backhaul.dask.comm.ucx_scheme",
+    "enable": "backhaul.dask.config.default_scheme",
+    "get_resources": "backhaul.dask.resource_pools.leases",
+    "lanes": "backhaul.dask.observe.lanes",
+    "links": "backhaul.dask.observe.link_table",
+    "register_device_array": "backhaul.dask.serialize.device_arrays",
+    "resource_id": "backhaul.dask.resource_pools.leases",
+    "resources": "backhaul.dask.resource_pools.requests",
+    "transfers": "backhaul.dask.observe.transfers",
 }
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backhaul.dask.activation import install, install_for
+from backhaul.dask.compat.activation import install, install_for
 
 __all__ = ["dask_setup"]
 

@@ -1,4 +1,4 @@
-"""A preload that claims ``ucx://`` and ``ucxx://`` for Backhaul, see `backhaul.dask.ucx_scheme`.
+"""Claims ``ucx://`` and ``ucxx://`` for Backhaul: a preload of `backhaul.dask.comm.ucx_scheme`.
 
 ::
 
@@ -10,7 +10,7 @@ Dask imports it before a server reads its addresses, which is when it counts.
 
 from __future__ import annotations
 
-from backhaul.dask.ucx_scheme import claim_ucx
+from backhaul.dask.comm.ucx_scheme import claim_ucx
 
 __all__: list[str] = []
 

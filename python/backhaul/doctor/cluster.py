@@ -71,7 +71,7 @@ async def _identify(address: str) -> None:
     from distributed import rpc
     from distributed.security import Security
 
-    from backhaul.dask.private import get_backend
+    from backhaul.dask.compat.names import get_backend
 
     scheme, _, location = address.partition("://")
     arguments = Security().get_connection_args("client")
@@ -115,7 +115,7 @@ def _lanes(client: Any, asked: list[str], count: int) -> Iterator[Finding]:
     asked = [address for address in asked if address.startswith("backhaul")]
     if len(asked) < 2:
         return
-    from backhaul.dask.lane_map import lane_reasons
+    from backhaul.dask.observe.lanes import lane_reasons
 
     found: dict[str, dict[str, tuple[str, str]]] = client.run(lane_reasons, asked, workers=asked)
     pairs = [reason for of_one in found.values() for reason in of_one.values()]

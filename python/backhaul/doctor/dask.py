@@ -27,10 +27,10 @@ def examine() -> Iterator[Finding]:
 
 def _accelerations() -> Iterator[Finding]:
     """List what is put in the place of functions of Dask, and what is not, with the reason."""
-    from backhaul.dask.activation import SUPPORTED, missing_features
-    from backhaul.dask.config import is_choice, switched_on
-    from backhaul.dask.instance_patches import INSTANCE_PATCHES
-    from backhaul.dask.patches import PATCHES
+    from backhaul.dask.compat.activation import SUPPORTED, missing_features
+    from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES
+    from backhaul.dask.compat.process_patches import PATCHES
+    from backhaul.dask.config.settings import is_choice, switched_on
 
     version = importlib.metadata.version("distributed")
     oldest, newest = (_release(each) for each in SUPPORTED.split(" to "))
@@ -101,7 +101,7 @@ def _release(version: str) -> tuple[int, ...]:
 def _lanes() -> Iterator[Finding]:
     """Say which lanes comms may use, as Dask is configured here."""
     try:
-        from backhaul.dask.config import Settings
+        from backhaul.dask.config.settings import Settings
     except ImportError:
         # A Dask that is too old, which is reported with the accelerations
         return

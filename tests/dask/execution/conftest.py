@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from backhaul.dask import activation, execution
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import task_start
 from tests.dask.execution import tasks
 from tests.dask.execution.tasks import Path
 
@@ -26,7 +27,7 @@ def fresh_globals() -> Iterator[None]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run the test with our way, and with Dask's own."""
     path = Path(request.param == "backhaul")
-    monkeypatch.setattr(execution, "start_execution", path.start)
+    monkeypatch.setattr(task_start, "start_execution", path.start)
     activation.install()
     assert "hot-path.execution" in {patch.switch for patch in activation.installed()}
     return path

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from distributed import Client, Worker
 
-from backhaul.dask.runs import line_of
-from backhaul.dask.worker_core.keeper import Keeper
+from backhaul.dask.worker.core.ownership import Keeper
+from backhaul.dask.worker.local_queue import line_of
 
 __all__ = ["in_rust", "inc", "keeper_of", "watch_nothing"]
 

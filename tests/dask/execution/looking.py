@@ -16,10 +16,10 @@ from typing import Any
 
 from distributed import Client, Scheduler, Worker
 
-from backhaul.dask import activation
-from backhaul.dask.kept_tasks import data_of
-from backhaul.dask.private import to_serialize
-from backhaul.dask.worker_core import keeper
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import to_serialize
+from backhaul.dask.worker.core import ownership
+from backhaul.dask.worker.lazy_collections import data_of
 
 __all__ = ["LOOKERS", "LOOKS", "main"]
 
@@ -138,7 +138,7 @@ async def main(what: str, kind: str) -> None:
     """Run it for `SECONDS`, and print how often was looked."""
     activation.install()
     # Rust takes over soon after somebody has looked.
-    vars(keeper).update(_REST_S=0.001, _REST_MAX_S=0.001)
+    vars(ownership).update(_REST_S=0.001, _REST_MAX_S=0.001)
     World.look = LOOKS[kind]
     if what == "finalizer":
         # At every turn, so that it happens in the midst of anything

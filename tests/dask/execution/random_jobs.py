@@ -26,7 +26,7 @@ from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 from distributed.core import Status
 
 import dask
-from backhaul.dask.runs import line_of
+from backhaul.dask.worker.local_queue import line_of
 
 __all__ = ["main", "run_seed"]
 

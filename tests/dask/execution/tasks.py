@@ -11,7 +11,7 @@ from typing import Any
 from distributed import Worker
 from distributed.utils_test import gen_cluster
 
-from backhaul.dask import execution
+from backhaul.dask.worker import task_start
 
 HOST = "backhaul://127.0.0.1"
 
@@ -36,7 +36,7 @@ class Path:
     def __init__(self, ours: bool) -> None:
         self.ours = ours
         self.taken: set[Any] = set()
-        self.start_execution = execution.start_execution
+        self.start_execution = task_start.start_execution
 
     def start(self, worker: Worker, key: Any, **arguments: Any) -> bool:
         taken = self.ours and self.start_execution(worker, key, **arguments)

@@ -13,10 +13,11 @@ import pytest
 from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, get_worker
 from distributed.worker import get_data_from_worker
 
-from backhaul.dask import activation, backlog
-from backhaul.dask.backlog import Backlog
-from backhaul.dask.gone_through import Lived
-from backhaul.dask.runs import line_of
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import backlog
+from backhaul.dask.worker.backlog import Backlog
+from backhaul.dask.worker.backlog_replay import Lived
+from backhaul.dask.worker.local_queue import line_of
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:

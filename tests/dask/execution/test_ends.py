@@ -19,7 +19,7 @@ from distributed import (
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from backhaul.dask import activation
+from backhaul.dask.compat import activation
 from tests.dask.execution.tasks import (
     HOST,
     Path,

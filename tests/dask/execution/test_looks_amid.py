@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, Worker
 
-from backhaul.dask import activation
-from backhaul.dask.private import SpillBuffer
-from backhaul.dask.runs import line_of
-from backhaul.dask.spill_paths import in_memory
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import SpillBuffer
+from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.spill_buffer import in_memory
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, Worker, wait
 
-from backhaul.dask import activation
-from backhaul.dask.kept_tasks import data_of, is_known
-from backhaul.dask.runs import line_of
-from backhaul.dask.worker_core import keeper as keeper_module
+from backhaul.dask.compat import activation
+from backhaul.dask.worker.core import ownership as keeper_module
+from backhaul.dask.worker.lazy_collections import data_of, is_known
+from backhaul.dask.worker.local_queue import line_of
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 

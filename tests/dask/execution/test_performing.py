@@ -21,8 +21,8 @@ from distributed.worker_state_machine import (
     TaskState,
 )
 
-from backhaul.dask.performing import perform
-from backhaul.dask.told import TOLD
+from backhaul.dask.comm.already_sent import TOLD
+from backhaul.dask.worker.instructions import perform
 
 
 class Told(ReleaseWorkerDataMsg):

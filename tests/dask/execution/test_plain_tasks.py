@@ -20,7 +20,8 @@ from distributed.worker_state_machine import (
 )
 
 import dask
-from backhaul.dask import activation, plain_events
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import plain_events
 from tests.dask.execution.tasks import HOST, add
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dask
-from backhaul.dask import activation
+from backhaul.dask.compat import activation
 from tests.dask.execution.random_jobs import run_seed
 
 

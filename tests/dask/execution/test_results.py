@@ -213,7 +213,8 @@ async def test_a_task_can_ask_to_run_elsewhere(
 ENDS = """
 import asyncio, sys
 from distributed import Client, Scheduler, Worker
-from backhaul.dask import activation, execution
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import task_start
 
 def end(kind):
     raise kind("the end")
@@ -224,10 +225,10 @@ async def main(kind):
             async with Client(scheduler.address, asynchronous=True) as client:
                 await client.submit(end, kind)
 
-ours = execution.start_execution
+ours = task_start.start_execution
 for kind in (SystemExit, KeyboardInterrupt):
     for name, start in (("ours", ours), ("theirs", lambda *_, **__: False)):
-        execution.start_execution = start
+        task_start.start_execution = start
         try:
             asyncio.run(main(kind))
         except BaseException as error:

@@ -25,8 +25,8 @@ from distributed import (
 from distributed.core import Status
 from distributed.worker_state_machine import ComputeTaskEvent, StealRequestEvent
 
-from backhaul.dask import activation
-from backhaul.dask.runs import AHEAD_MAX, Line
+from backhaul.dask.compat import activation
+from backhaul.dask.worker.local_queue import AHEAD_MAX, Line
 from tests.dask.execution.tasks import cluster, is_idle
 from tests.dask.gates import Gates
 

@@ -13,7 +13,8 @@ from distributed import Client, Scheduler, Worker
 from distributed.worker_state_machine import TaskCounter
 
 import dask
-from backhaul.dask import activation, task_counts
+from backhaul.dask.compat import activation
+from backhaul.dask.worker import task_counts
 from tests.dask.execution.tasks import cluster
 
 STATES = ("released", "waiting", "executing", "memory")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, wait
 
-from backhaul.dask import activation
-from backhaul.dask.plain_events import no_plugin_hears_of_transitions
-from backhaul.dask.runs import line_of
-from backhaul.dask.thread_events import ThreadEvents
-from backhaul.dask.worker_core import keeper as keeper_module
-from backhaul.dask.worker_core.keeper import Keeper
+from backhaul.dask.compat import activation
+from backhaul.dask.worker.core import ownership as keeper_module
+from backhaul.dask.worker.core.ownership import Keeper
+from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.plain_events import no_plugin_hears_of_transitions
+from backhaul.dask.worker.thread_events import ThreadEvents
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 

@@ -29,12 +29,13 @@ from distributed.core import Status
 from distributed.worker import get_data_from_worker
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
-from backhaul.dask import activation, resources
-from backhaul.dask.arrivals import Arrivals
-from backhaul.dask.backlog import Backlog
-from backhaul.dask.foretold import Foretold
-from backhaul.dask.work_ahead import BEHIND_S, LEFT_S, WorkAhead
-from backhaul.dask.worker_core.keeper import Keeper
+from backhaul.dask import resources
+from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.compat import activation
+from backhaul.dask.worker.backlog import Backlog
+from backhaul.dask.worker.core.ownership import Keeper
+from backhaul.dask.worker.early_execution import Foretold
+from backhaul.dask.worker.early_reader import BEHIND_S, LEFT_S, WorkAhead
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -511,7 +512,7 @@ def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         await eventually(lambda: not worker.state.tasks)
-        monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        monkeypatch.setattr("backhaul.dask.worker.early_reader.BEHIND_S", 60)
         entered.clear()
         for name in "abc":
             gates[name] = threading.Event()
@@ -597,7 +598,7 @@ def test_what_has_ended_of_a_message_is_handled_and_the_rest_left_to_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message of many tasks takes longer than the event loop may be behind."""
-    monkeypatch.setattr("backhaul.dask.work_ahead.LEFT_S", 300)
+    monkeypatch.setattr("backhaul.dask.worker.early_reader.LEFT_S", 300)
     parts: list[int] = []
     take_parts = Arrivals._take_parts
 
@@ -689,7 +690,7 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
         here = client.submit(inc, 1, pure=False)
         await here
         await eventually(lambda: here.key in worker.data)
-        monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        monkeypatch.setattr("backhaul.dask.worker.early_reader.BEHIND_S", 60)
         line: Any = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
         for _ in range(100):
             gates["first"] = threading.Event()

@@ -17,12 +17,13 @@ from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
-from backhaul.dask import activation, kept_tasks, patching
-from backhaul.dask.patches import PATCHES
-from backhaul.dask.private import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
-from backhaul.dask.runs import line_of
-from backhaul.dask.worker_core import keeper as keeper_module
-from backhaul.dask.worker_core.keeper import Keeper
+from backhaul.dask.compat import activation, patching
+from backhaul.dask.compat.names import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
+from backhaul.dask.compat.process_patches import PATCHES
+from backhaul.dask.worker import lazy_collections
+from backhaul.dask.worker.core import ownership as keeper_module
+from backhaul.dask.worker.core.ownership import Keeper
+from backhaul.dask.worker.local_queue import line_of
 from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
@@ -464,7 +465,7 @@ PLAIN: dict[str, Any] = {
 
 def test_a_state_that_nobody_has_any_more_is_collected() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
-    kept_tasks.install(state)
+    lazy_collections.install(state)
     keeper = Keeper(state, threading.RLock())
     assert keeper.take_over()
     fields: dict[str, Any] = {
@@ -493,7 +494,7 @@ def test_a_state_that_nobody_has_any_more_is_collected() -> None:
 
 def test_what_rust_cannot_count_is_pythons() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
-    kept_tasks.install(state)
+    lazy_collections.install(state)
     keeper = Keeper(state, threading.RLock())
     odds: list[dict[str, Any]] = [
         {"priority": (1 << 60,)},

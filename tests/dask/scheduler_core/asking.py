@@ -1,6 +1,7 @@
 """Tasks that ask for resources in streams of events: our slots on upstream's side, and the core.
 
-Both have the rules of `backhaul.dask.scheduler_slots`; what is asked for is read by that for both.
+Both have the rules of `backhaul.dask.resource_pools.scheduler_slots`; what is asked for is read by
+that for both.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from backhaul._native import ResourcePlaces
-from backhaul.dask import scheduler_slots
-from backhaul.dask.asked import AskedTasks
-from backhaul.dask.requests import ANNOTATION
+from backhaul.dask.resource_pools import scheduler_slots
+from backhaul.dask.resource_pools.request_index import AskedTasks
+from backhaul.dask.resource_pools.requests import ANNOTATION
 
 from .events import Event
 from .upstream import Upstream

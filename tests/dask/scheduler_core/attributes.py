@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed.scheduler import ALL_TASK_STATES
 
-from backhaul.dask.scheduler_core.failures import found_failure
+from backhaul.dask.scheduler.core.failures import found_failure
 
 from .upstream import exception_name
 

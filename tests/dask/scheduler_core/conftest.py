@@ -10,7 +10,7 @@ import pytest
 from distributed import utils_test
 
 import dask
-from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler.core import live_core
 
 ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 
@@ -18,7 +18,7 @@ ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the next graph be the core's right after an escape."""
-    monkeypatch.setattr(live, "PAUSE_PER_CHANGE", 0.0)
+    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 0.0)
 
 
 @pytest.fixture(params=[False, True], ids=["python", "engine"])

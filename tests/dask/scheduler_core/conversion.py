@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler_core import write_into
-from backhaul.dask.scheduler_core.stealing import write_stealing
+from backhaul.dask.scheduler.core import write_into
+from backhaul.dask.scheduler.core.stealing import write_stealing
 
 from .ours import Ours
 from .upstream import Clock, Upstream, exception_name, node

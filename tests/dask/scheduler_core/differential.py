@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler_core import escape, holds_no_tasks
-from backhaul.dask.scheduler_core.placing import placement_of
-from backhaul.dask.scheduler_core.stealing import begin_stealing
+from backhaul.dask.scheduler.core import export_state, holds_no_tasks
+from backhaul.dask.scheduler.core.placement import placement_of
+from backhaul.dask.scheduler.core.stealing import begin_stealing
 
 from .asking import AskingUpstream
 from .attributes import (
@@ -431,7 +431,7 @@ async def main(arguments: list[str]) -> int:
     if options.shift:
         _shift()
     if options.lose:
-        setattr(escape._Writer, options.lose, lambda *arguments: None)
+        setattr(export_state._Writer, options.lose, lambda *arguments: None)
     seeds: Any = range(options.first, options.first + options.seeds)
     if options.kept:
         seeds = [int(line) for line in KEPT.read_text().split()]

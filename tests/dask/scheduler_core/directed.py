@@ -13,7 +13,7 @@ from typing import Any
 from distributed.scheduler import ClientState
 from distributed.stealing import WorkStealing
 
-from backhaul.dask.scheduler_core import adopt, holds_no_tasks, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core import adopt, holds_no_tasks, offer_to_thieves, write_into
 from backhaul.errors import EscapeError
 
 from .conversion import Payloads

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from backhaul._native import Placement, SchedulerCore
-from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import Patch
-from backhaul.dask.placement import BETA, BETA_PRIVATE, LinkPlacement
-from backhaul.dask.roots import memory_target
-from backhaul.dask.scheduler_core.placing import placement_of, write_placing
+from backhaul.dask.compat.patching import Patch
+from backhaul.dask.compat.process_patches import PATCHES
+from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE, LinkPlacement
+from backhaul.dask.placement.root_plan import memory_target
+from backhaul.dask.scheduler.core.placement import placement_of, write_placing
 
 from .events import Event
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from backhaul.dask.scheduler_core.placing import placement_of
+from backhaul.dask.scheduler.core.placement import placement_of
 
 from .events import Event
 from .graphs import Graphs

@@ -12,8 +12,8 @@ from distributed import Client, Scheduler
 from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test, inc, slowinc
 
-from backhaul.dask.kept_specs import KeptSpec
-from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.serialize.pickled_task import KeptSpec
 from tests.dask.scheduler_core.test_streams import cluster
 
 #: By engine, whether it is on; a look for what could be stolen, on a busy machine, is an escape

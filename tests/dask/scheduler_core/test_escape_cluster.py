@@ -14,7 +14,7 @@ from distributed.protocol.serialize import ToPickle
 from distributed.utils_test import gen_cluster
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler_core import adopt, holds_no_tasks, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core import adopt, holds_no_tasks, offer_to_thieves, write_into
 
 NODES = {
     "one-1": Task("one-1", operator.add, 0, 1),

@@ -13,7 +13,7 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
-from backhaul.dask.kept_specs import KeptSpec
+from backhaul.dask.serialize.pickled_task import KeptSpec
 from tests.dask.scheduler_core.test_calls import BOTH, SETTINGS, all_gone, graphs_of
 from tests.dask.scheduler_core.test_streams import add, cluster
 

@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 from distributed.utils_test import gen_test, slowinc
 
 import dask
-from backhaul.dask.scheduler_core import home, live
-from backhaul.dask.scheduler_core.home import Home
+from backhaul.dask.scheduler.core import live_core, loop_thread
+from backhaul.dask.scheduler.core.loop_thread import Home
 from backhaul.errors import EscapeError
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
@@ -57,7 +57,7 @@ def test_the_main_thread_may_look_at_any_time() -> None:
         Client(cluster) as client,
     ):
         scheduler: Any = cluster.scheduler
-        core = live.installed(scheduler)
+        core = live_core.installed(scheduler)
         assert core is not None
         for _ in range(3):
             for look in LOOKS.values():
@@ -81,7 +81,7 @@ def test_the_main_thread_may_look_at_any_time() -> None:
 async def test_an_event_loop_that_waits_for_the_thread_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(home, "WAIT_S_MAX", 0.05)
+    monkeypatch.setattr(loop_thread, "WAIT_S_MAX", 0.05)
     ours = Home()
     assert ours.is_here()
     looked: list[int] = []

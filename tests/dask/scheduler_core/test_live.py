@@ -30,13 +30,14 @@ from distributed import (
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
-from backhaul.dask import in_flight, resources
-from backhaul.dask.account import account_of
-from backhaul.dask.kept_specs import KeptSpec
-from backhaul.dask.scheduler_core import live
-from backhaul.dask.scheduler_core.live import LiveCore
-from backhaul.dask.scheduler_core.refusals import refusal
-from backhaul.dask.scheduler_core.task_views import Tasks
+from backhaul.dask import resources
+from backhaul.dask.observe.account import account_of
+from backhaul.dask.scheduler import window as window_module
+from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core.eligibility import refusal
+from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.scheduler.core.task_views import Tasks
+from backhaul.dask.serialize.pickled_task import KeptSpec
 from tests.dask.conftest import Eventually
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
@@ -67,7 +68,7 @@ async def cluster(
                 for _ in range(workers)
             ]
             client = await stack.enter_async_context(Client(s.address, asynchronous=True))
-            found = live.installed(s)
+            found = live_core.installed(s)
             assert (found is not None) is settings[KEY]
             yield client, s, found or LiveCore(s), started
 
@@ -183,7 +184,7 @@ async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
 async def test_whoever_looks_all_the_time_pays_a_twentieth_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "PAUSE_PER_CHANGE", 19.0)
+    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 19.0)
     async with cluster() as (c, s, core, _):
         took = []
         upstream_escape = LiveCore.escape
@@ -485,7 +486,7 @@ async def test_a_programs_own_handler_of_graphs_hears_what_is_submitted_to_a_cor
 @gen_test()
 async def test_what_others_of_ours_put_among_the_handlers_can_be_taken_back() -> None:
     async with cluster() as (_, s, _core, _workers):
-        window = in_flight.installed(s)
+        window = window_module.installed(s)
         assert window is not None
         assert s.stream_handlers["task-finished"] == window.handle_task_finished
         window.detach()
@@ -584,7 +585,7 @@ def test_in_a_cluster_of_processes() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        core = live.installed(cluster.scheduler)
+        core = live_core.installed(cluster.scheduler)
         assert core is not None
         futures = client.map(inc, range(500), pure=False)
         assert client.gather(futures) == list(range(1, 501))

@@ -16,7 +16,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 import dask
-from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler.core import live_core
 from tests.dask.browser import NAMES, Browser, chromium
 
 #: Whether a source of the page has this in a column
@@ -66,7 +66,7 @@ async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, 
     async with watched(tmp_path) as (cluster, client, browser):
         await browser.open(client.dashboard_link)
         await browser.until("Bokeh.documents.length > 0")
-        core: Any = live.installed(cluster.scheduler)
+        core: Any = live_core.installed(cluster.scheduler)
         futures = client.map(neg, range(tasks))
         await wait(futures)
         assert core.escapes.keys() <= _STRANGERS, core.escapes

@@ -14,9 +14,9 @@ from distributed.utils_test import gen_test, inc
 
 import dask
 from backhaul import _native
-from backhaul.dask.placement import LinkPlacement, install
-from backhaul.dask.scheduler_core.live import LiveCore
-from backhaul.dask.scheduler_core.placing import placement_of
+from backhaul.dask.placement.link_placement import LinkPlacement, install
+from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.scheduler.core.placement import placement_of
 from tests.dask.conftest import Eventually
 
 from .test_live import KEY, cluster

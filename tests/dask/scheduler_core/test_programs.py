@@ -11,8 +11,8 @@ import pytest
 from distributed import Client, Event, Scheduler, SchedulerPlugin, Worker, wait
 from distributed.utils_test import gen_test, inc
 
-from backhaul.dask.scheduler_core.programs import program_method
-from backhaul.dask.scheduler_core.refusals import refusal
+from backhaul.dask.scheduler.core.eligibility import refusal
+from backhaul.dask.scheduler.core.handler_overrides import program_method
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.conftest import configured
 from tests.dask.scheduler_core.test_live import KEY, add, cluster

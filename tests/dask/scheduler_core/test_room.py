@@ -14,8 +14,9 @@ from distributed import Client, Scheduler, SchedulerPlugin, Status, Worker, sece
 from distributed.utils_test import gen_test, inc
 
 import dask
-from backhaul.dask import resource_id, resources, scheduler_slots
-from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask import resource_id, resources
+from backhaul.dask.resource_pools import scheduler_slots
+from backhaul.dask.scheduler.core.live_core import LiveCore
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import add, cluster
 from tests.dask.slotted_cluster import all_is_free, gate
@@ -219,7 +220,7 @@ async def test_what_nobody_has_is_said_once_and_goes_to_who_comes(
     caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     async with with_gpus({"GPU": [0]}) as (c, s, core, _):
-        with caplog.at_level(logging.WARNING, "backhaul.dask.scheduler_slots"):
+        with caplog.at_level(logging.WARNING, "backhaul.dask.resource_pools.scheduler_slots"):
             waiting = c.map(wants_both, range(5), pure=False)
 
             def said() -> list[str]:
@@ -391,7 +392,7 @@ async def test_what_a_worker_says_that_makes_no_sense_is_left_out(
     async with with_gpus({"GPU": [0]}) as (c, s, core, workers):
         ws: Any = s.workers[workers[0].address]
         ws.extra["backhaul-resources"] = {"GPU": [[0], [0]]}
-        with caplog.at_level(logging.WARNING, "backhaul.dask.reported"):
+        with caplog.at_level(logging.WARNING, "backhaul.dask.resource_pools.worker_inventory"):
             assert await c.submit(inc, 1) == 2
         assert core.is_active
         assert "makes no sense" in caplog.text

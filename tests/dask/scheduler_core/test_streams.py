@@ -18,13 +18,13 @@ from distributed.utils_test import gen_test, inc, slowinc
 import backhaul
 import dask
 from backhaul._native import SchedulerCore, SchedulerStreams
-from backhaul.dask.config import work_in_hand_limits
-from backhaul.dask.in_flight import InFlightWindow
-from backhaul.dask.private import Task, key_split, key_split_group
-from backhaul.dask.scheduler_core import live
-from backhaul.dask.scheduler_core.live import LiveCore
-from backhaul.dask.scheduler_core.streams import spec_payload
-from backhaul.dask.scheduler_core.window import CoreWindow
+from backhaul.dask.compat.names import Task, key_split, key_split_group
+from backhaul.dask.config.settings import work_in_hand_limits
+from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core.engine_streams import spec_payload
+from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.scheduler.core.window import CoreWindow
+from backhaul.dask.scheduler.window import InFlightWindow
 
 SETTINGS = {
     "distributed.comm.backhaul.hot-path.scheduler-core": True,
@@ -48,7 +48,7 @@ async def cluster(
                 for _ in range(workers)
             ]
             client = await stack.enter_async_context(Client(s.address, asynchronous=True))
-            found = live.installed(s)
+            found = live_core.installed(s)
             assert found is not None
             yield client, s, found, started
 

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
-from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler.core import live_core
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_streams import SETTINGS, cluster
 from tests.dask.test_batching import Held
@@ -26,7 +26,7 @@ def test_a_worker_that_is_killed_in_the_middle() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        core = live.installed(cluster.scheduler)
+        core = live_core.installed(cluster.scheduler)
         assert core is not None
         futures = client.map(slowinc, range(600), delay=0.002, pure=False)
         wait(futures[:50])
@@ -62,7 +62,7 @@ def test_a_client_process_that_is_gone_holds_nothing() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        core = live.installed(cluster.scheduler)
+        core = live_core.installed(cluster.scheduler)
         assert core is not None
         futures = client.map(inc, range(300), pure=False)
         program = [sys.executable, "-c", OTHER_CLIENT, cluster.scheduler_address]

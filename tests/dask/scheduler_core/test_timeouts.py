@@ -14,8 +14,8 @@ from distributed.utils_test import captured_logger, gen_test, inc
 from tornado.ioloop import PeriodicCallback
 
 import dask
-from backhaul.dask.scheduler_core import timeouts
-from backhaul.dask.scheduler_core.refusals import refusal
+from backhaul.dask.scheduler.core import unrunnable
+from backhaul.dask.scheduler.core.eligibility import refusal
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.conftest import ENGINE, configured
 from tests.dask.scheduler_core.test_live import KEY, add, cluster
@@ -64,8 +64,8 @@ def shift(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have both clocks be ahead, for what has waited."""
     for module, name in (
         (distributed.scheduler, "monotonic"),
-        (timeouts, "monotonic"),
-        (timeouts, "time"),
+        (unrunnable, "monotonic"),
+        (unrunnable, "time"),
     ):
         clock = getattr(distributed.metrics, name)
         monkeypatch.setattr(module, name, lambda clock=clock: clock() + seconds)
@@ -267,7 +267,7 @@ async def test_who_sets_the_clock_fails_nothing(
         future = c.submit(inc, 1, workers=[NOBODY], key="asks")
         await eventually(lambda: "asks" in s.tasks)
         assert core.is_active
-        monkeypatch.setattr(timeouts, "time", lambda: distributed.metrics.time() + 7200)
+        monkeypatch.setattr(unrunnable, "time", lambda: distributed.metrics.time() + 7200)
         s._check_no_workers()
         assert list(core.escapes) == ["the clock was set"]
         assert s.tasks["asks"].state == "no-worker"

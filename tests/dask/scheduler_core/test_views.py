@@ -12,7 +12,7 @@ from dask._task_spec import DataNode, Task, TaskRef
 from distributed import Scheduler, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
-from backhaul.dask.private import TaskGroup, TaskPrefix, TaskState
+from backhaul.dask.compat.names import TaskGroup, TaskPrefix, TaskState
 from tests.dask.scheduler_core.test_live import add, cluster
 
 pytestmark = pytest.mark.usefixtures("by_engine")

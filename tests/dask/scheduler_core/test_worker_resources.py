@@ -12,7 +12,7 @@ from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask import resources
-from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask.scheduler.core.live_core import LiveCore
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.conftest import configured
 from tests.dask.scheduler_core.test_live import add, cluster

@@ -27,9 +27,9 @@ from distributed.scheduler import ClientState, Scheduler, TaskState, WorkerState
 
 import dask
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler_core import adopt
-from backhaul.dask.scheduler_core.placing import place_by_links, placement_of
-from backhaul.dask.scheduler_core.stealing import begin_stealing
+from backhaul.dask.scheduler.core import adopt
+from backhaul.dask.scheduler.core.placement import place_by_links, placement_of
+from backhaul.dask.scheduler.core.stealing import begin_stealing
 
 from .events import Event, Graph
 from .placed import tell_links

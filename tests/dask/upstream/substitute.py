@@ -9,9 +9,9 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
 ``backhaul``
     Ours.
 ``work-in-hand``
-    Dask's own, with `backhaul.dask.in_flight` installed in every scheduler.
+    Dask's own, with `backhaul.dask.scheduler.window` installed in every scheduler.
 ``scheduler-core``
-    Dask's own, with `backhaul.dask.scheduler_core` installed in every scheduler.
+    Dask's own, with `backhaul.dask.scheduler.core` installed in every scheduler.
 ``scheduler-engine``
     Ours, with that installed, and its hot messages on the engine's thread.
 
@@ -43,8 +43,8 @@ UNCHECKED = "BACKHAUL_UNCHECKED"
 
 #: What is installed in every scheduler, by name
 _IN_SCHEDULERS = {
-    "work-in-hand": "backhaul.dask.in_flight",
-    "scheduler-core": "backhaul.dask.scheduler_core.live",
+    "work-in-hand": "backhaul.dask.scheduler.window",
+    "scheduler-core": "backhaul.dask.scheduler.core.live_core",
 }
 
 
@@ -144,7 +144,8 @@ def _note_certificates() -> None:
     """
     import ssl
 
-    from backhaul.dask import activation, encryption
+    from backhaul.dask.comm import tls
+    from backhaul.dask.compat import activation
 
     of_context: dict[int, str] = {}
 
@@ -162,7 +163,7 @@ def _note_certificates() -> None:
             load_cert_chain(self, certfile, keyfile, password)
             ca = of_context.pop(id(self), None)
             if ca is not None:
-                encryption._wanted[self] = encryption._Wanted(
+                tls._wanted[self] = tls._Wanted(
                     ca, text(certfile) or "", text(keyfile), "1.2", "1.3", None
                 )
 

@@ -16,7 +16,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 
 __all__ = ["LOGS", "difference", "dump"]
 

@@ -19,9 +19,9 @@ from distributed.worker_state_machine import (
     TaskState,
 )
 
-from backhaul.dask import kept_tasks
-from backhaul.dask.worker_core.keeper import Keeper
-from backhaul.dask.worker_core.wanted import made
+from backhaul.dask.worker import lazy_collections
+from backhaul.dask.worker.core.dask_instructions import made
+from backhaul.dask.worker.core.ownership import Keeper
 
 from .attributes import LOGS, difference, dump
 from .differential import (
@@ -111,7 +111,7 @@ class CorePair(Pair):
         self.lived_through = self.noted = self.taken_over = 0
         #: Whether both have refused an event
         self._is_over = False
-        kept_tasks.install(self.ours)
+        lazy_collections.install(self.ours)
         self._keeper = Keeper(self.ours, threading.RLock(), rests=False)
 
     def counted(self) -> dict[str, int]:

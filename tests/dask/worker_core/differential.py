@@ -5,9 +5,9 @@ and then, as that takes most of the time, and after each step once anything has 
 `Differential.run`.
 
 Both are of upstream's class. Dask's goes through its own functions; before each event for ours,
-what `backhaul.dask.patches` has for the class is put into it, and taken out after. Time stands
-still while an event is handled, and a task's hash is that of its key, as sets list their members by
-hashes and upstream's hash is an address.
+what `backhaul.dask.compat.process_patches` has for the class is put into it, and taken out after.
+Time stands still while an event is handled, and a task's hash is that of its key, as sets list
+their members by hashes and upstream's hash is an address.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask import (
+from backhaul.dask.compat.process_patches import PATCHES
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools.worker_state import give_slots
+from backhaul.dask.worker import (
     backlog,
-    gone_through,
-    kept_tasks,
+    backlog_replay,
+    completed_tasks,
+    lazy_collections,
     plain_events,
     plain_inputs,
     plain_steps,
     task_counts,
-    whole_tasks,
 )
-from backhaul.dask.gone_through import Ending
-from backhaul.dask.patches import PATCHES
-from backhaul.dask.slotted_worker import give_slots
-from backhaul.dask.worker_core import keeper
-from backhaul.dask.worker_slots import WorkerSlots
+from backhaul.dask.worker.backlog_replay import Ending
+from backhaul.dask.worker.core import ownership
 
 from .attributes import LOGS, difference, dump
 from .stream import ADDRESS, Event, Refused, Stream, WholeTask, is_map
@@ -175,7 +175,7 @@ class Pair:
         self._looks_often = seed % 3 == 0 and not is_map(seed)
         self._share_of_unseen = 0.97 if is_map(seed) else 0.9
         self._told: list[dict[str, Any]] = []
-        kept_tasks.install(self.ours)
+        lazy_collections.install(self.ours)
         self.backlog = _CountedBacklog(
             self.ours, threading.RLock(), self._told.extend, lambda: True
         )
@@ -277,7 +277,9 @@ class Pair:
                 self.theirs.threads[event.fields["done"]["key"]] = 1
                 return _without(theirs, event.fields["done"]["key"]), []
             try:
-                ours: Any = whole_tasks.live_through(self.ours, compute.make(), done.make(), None)
+                ours: Any = completed_tasks.live_through(
+                    self.ours, compute.make(), done.make(), None
+                )
             except Exception as error:
                 ours = error
             if ours is None:
@@ -374,9 +376,9 @@ class Differential:
             plain_inputs,
             plain_steps,
             task_counts,
-            whole_tasks,
-            gone_through,
-            keeper,
+            completed_tasks,
+            backlog_replay,
+            ownership,
         ):
             for name in ("time", "monotonic"):
                 if hasattr(module, name):

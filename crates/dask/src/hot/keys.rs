@@ -2,7 +2,7 @@
 //!
 //! A key that is text is its bytes. Any other begins with a zero byte, and behind it has its msgpack,
 //! each byte of that as the character of this number, so that all of it is text. The texts are made
-//! by `backhaul.dask.scheduler_core.keys`; one that begins with [`ODD`] stands for a key that msgpack
+//! by `backhaul.dask.scheduler.core.key_text`; one that begins with [`ODD`] stands for a key that msgpack
 //! has no form for.
 
 use std::borrow::Cow;

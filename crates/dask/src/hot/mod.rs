@@ -504,5 +504,5 @@ const SUBMITTED_MAX: usize = 10_000;
 /// What those who watch have yet to hear of, beyond which more is left to Python
 const NOTED_MAX: usize = 100_000;
 
-/// Most messages that wait for a client while results are among them, as in `small_results.py`
+/// Most messages that wait for a client while results are among them, as in `inline_results.py`
 const WAITING_MAX: usize = 1024;

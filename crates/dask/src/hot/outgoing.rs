@@ -274,7 +274,7 @@ fn compute_task(
     writer.bool(task.actor);
     writer.str("annotations")?;
     match &task.annotations {
-        // As `graphs.py` packs them
+        // As `graph_import.py` packs them
         Some(annotations) => writer.extend(annotations),
         None => writer.map(0)?,
     }

@@ -1,5 +1,5 @@
-//! The in-flight window of each worker: `backhaul.dask.saturation` and
-//! `backhaul.dask.scheduler_core.window` once more, number for number.
+//! The in-flight window of each worker: `backhaul.dask.scheduler.saturation` and
+//! `backhaul.dask.scheduler.core.window` once more, number for number.
 //!
 //! The policy is explained there and in `docs/design/in-flight-window.md`; a test holds the two to
 //! the same numbers.

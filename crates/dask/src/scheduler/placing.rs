@@ -1,4 +1,4 @@
-//! Where tasks go by what links cost, if that is asked for: `backhaul.dask.placement`, decision for
+//! Where tasks go by what links cost, if that is asked for: `backhaul.dask.placement.link_placement`, decision for
 //! decision. The model is in `docs/design/placement.md`.
 //!
 //! What workers are promised is noted in [`backhaul_placement::cost`], which the caller shares: it

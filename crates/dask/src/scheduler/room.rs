@@ -1,6 +1,6 @@
 //! Tasks that ask for resources: which worker has room for them, and which wait until one has.
 //!
-//! The rules of `backhaul.dask.scheduler_slots`, decision for decision; why they are so is in
+//! The rules of `backhaul.dask.resource_pools.scheduler_slots`, decision for decision; why they are so is in
 //! `docs/design/resources.md`. Each distinct request has a ranking of the workers that can meet it,
 //! by what is spoken for there; a worker gets as many tasks as it can run, and as many again.
 

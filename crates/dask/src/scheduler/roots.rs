@@ -1,4 +1,4 @@
-//! Which worker runs which root of a graph, planned when the graph comes: `backhaul.dask.roots`,
+//! Which worker runs which root of a graph, planned when the graph comes: `backhaul.dask.placement.root_plan`,
 //! decision for decision.
 //!
 //! A plan is a hint. A worker with a free slot takes the roots that were planned for it first, and

@@ -1,4 +1,4 @@
-//! Which request waits for too long while others go past it, as `backhaul.dask.turns` counts it.
+//! Which request waits for too long while others go past it, as `backhaul.dask.resource_pools.starvation` counts it.
 //!
 //! A request for much may find nothing while those for little take each unit as it gets free. After
 //! [`PASSES_MAX`] leases of tasks that come after its first one, for something that it needs too,

@@ -24,8 +24,8 @@ import dask
 from backhaul._native import FairNetwork
 from backhaul.bench.placement.machines import Machine
 from backhaul.bench.placement.workloads import Graph, Key, Phase, critical_path_s
-from backhaul.dask import activation, placement, sources
-from backhaul.dask.private import (
+from backhaul.dask.compat import activation
+from backhaul.dask.compat.names import (
     ClientState,
     ExecuteSuccessEvent,
     GatherDepSuccessEvent,
@@ -38,6 +38,7 @@ from backhaul.dask.private import (
     instructions,
     worker_events,
 )
+from backhaul.dask.placement import fetch_order, link_placement
 
 __all__ = ["POLICIES", "Run", "SimulatedCluster", "bound_s", "simulate"]
 
@@ -182,7 +183,7 @@ class SimulatedCluster:
         self.scheduler.status = Status.running
         self.scheduler.clients[_CLIENT] = ClientState(_CLIENT)
         self.workers: dict[str, _Worker] = {}
-        self.placement: placement.LinkPlacement | None = None
+        self.placement: link_placement.LinkPlacement | None = None
         for number in range(len(machine.workers)):
             self._add_worker(number)
         if policy == "backhaul":
@@ -309,7 +310,7 @@ class SimulatedCluster:
         with dask.config.set({f"distributed.comm.backhaul.{switch}": True}):
             activation.install(only=switch)
             activation.install(only="placement.nearest-first")
-            self.placement = placement.install(self.scheduler)
+            self.placement = link_placement.install(self.scheduler)
         if self.placement is None or len(activation.installed()) < 4:
             raise RuntimeError("this release of Dask is none that placement was written for")
         self.placement.set_routes(
@@ -320,14 +321,14 @@ class SimulatedCluster:
             ),
         )
         for worker in self.workers.values():
-            sources.set_links(worker.address, worker.seconds_per_byte)
+            fetch_order.set_links(worker.address, worker.seconds_per_byte)
 
     def close(self) -> None:
         """Leave nothing in force that others of this process would meet."""
         if self.placement is not None:
             self.placement.detach()
         for address in self.workers:
-            sources.forget_links(address)
+            fetch_order.forget_links(address)
 
 
 class _Stream:

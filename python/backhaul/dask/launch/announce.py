@@ -14,8 +14,8 @@ from dask.typing import Key
 from distributed import Scheduler, SchedulerPlugin, rpc
 from distributed.security import Security
 
-from backhaul.dask.addresses import Location, parse_location
-from backhaul.dask.secret import is_configured
+from backhaul.dask.comm.addresses import Location, parse_location
+from backhaul.dask.config.secret import is_configured
 
 __all__ = ["Announcement", "addresses_of", "dask_setup", "preferred_address", "scheduler_protocols"]
 

@@ -10,8 +10,10 @@ from distributed.security import Security
 
 import dask
 from backhaul._brief import BriefGroup
+from backhaul.dask.compat.cli_names import scheduler_command
+from backhaul.dask.config.secret import is_configured
 from backhaul.dask.launch.announce import scheduler_protocols
-from backhaul.dask.launch.checks import checked
+from backhaul.dask.launch.option_checks import checked
 from backhaul.dask.launch.worker import (
     PLAN_OPTIONS,
     VERSION_OPTION,
@@ -19,8 +21,6 @@ from backhaul.dask.launch.worker import (
     plan_from_options,
     worker,
 )
-from backhaul.dask.private_commands import scheduler_command
-from backhaul.dask.secret import is_configured
 from backhaul.errors import ConfigError
 from backhaul.topology import Policy
 

@@ -23,8 +23,7 @@ from dask.typing import Key
 from dask.utils import parse_bytes
 
 import dask
-from backhaul.dask.launch.device_memory import DeviceBytes, device_memory_bytes
-from backhaul.dask.private import (
+from backhaul.dask.compat.names import (
     SpillBuffer,
     cuda_serialize,
     deserialize,
@@ -32,6 +31,7 @@ from backhaul.dask.private import (
     safe_sizeof,
     serialize,
 )
+from backhaul.dask.launch.device_memory import DeviceBytes, device_memory_bytes
 
 __all__ = ["DeviceSpill", "OnHost", "is_on_device"]
 

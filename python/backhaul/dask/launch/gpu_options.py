@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
-from backhaul.dask.config import Settings
+from backhaul.dask.config.settings import Settings
+from backhaul.dask.config.ucx_options import ROOTS, rmm_pool_size
 from backhaul.dask.launch.device_memory import DeviceBytes, device_bytes
 from backhaul.dask.launch.device_pools import OPTIONS as POOL_OPTIONS
 from backhaul.dask.launch.device_pools import RmmSetup, pool_options
 from backhaul.dask.launch.worker_specs import WorkerOptions
-from backhaul.dask.ucx_keys import ROOTS, rmm_pool_size
 from backhaul.errors import ConfigError
 from backhaul.topology import Plan
 

@@ -4,7 +4,7 @@ A nanny makes a ``WorkerProcess`` whenever it starts or restarts its worker, tha
 ``AsyncProcess``, and that a process of ``multiprocessing`` which a thread of its own starts. None
 of the three takes a class to use: `worker_class` is what runs in the process, whose
 interpreter has started by then, with its threads. So each is given our class as it is handed over,
-as `backhaul.dask.instance_patches` lists.
+as `backhaul.dask.compat.instance_patches` lists.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from distributed import Nanny, Status
 
-from backhaul.dask.instance_patches import ASYNC_PROCESS_CLASS, WORKER_PROCESS_CLASS
+from backhaul.dask.compat.instance_patches import ASYNC_PROCESS_CLASS, WORKER_PROCESS_CLASS
+from backhaul.dask.compat.names import AsyncProcess, WorkerProcess, process_of, starting_method
 from backhaul.dask.launch.pinning import PinnedProcess, Pinning
-from backhaul.dask.private import AsyncProcess, WorkerProcess, process_of, starting_method
 from backhaul.errors import ConfigError
 
 __all__ = ["PinnedNanny", "pinned"]

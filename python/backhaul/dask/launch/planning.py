@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from backhaul.dask.compat.names import processes_and_threads
 from backhaul.dask.launch.worker_specs import Spec, WorkerOptions, worker_specs
-from backhaul.dask.private import processes_and_threads
 from backhaul.errors import ConfigError
 from backhaul.topology import Machine, Plan, Policy, discover, load
 

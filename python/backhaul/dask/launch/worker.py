@@ -25,12 +25,18 @@ from distributed.security import Security
 import dask
 from backhaul import __version__
 from backhaul._brief import BriefCommand
-from backhaul.dask.addresses import local_host_for, parse_location
-from backhaul.dask.declared import parse
-from backhaul.dask.launch.checks import checked
+from backhaul.dask.comm.addresses import local_host_for, parse_location
+from backhaul.dask.compat.cli_names import apportion_ports, worker_command
+from backhaul.dask.compat.names import (
+    coerce_to_address,
+    import_term,
+    processes_and_threads,
+    read_when_there,
+)
 from backhaul.dask.launch.cuda import devices
 from backhaul.dask.launch.gpu_command import GPU_OPTIONS
 from backhaul.dask.launch.gpu_options import sort_gpu_options
+from backhaul.dask.launch.option_checks import checked
 from backhaul.dask.launch.options import refuse_beside_plan
 from backhaul.dask.launch.planning import (
     choose_machine,
@@ -39,16 +45,10 @@ from backhaul.dask.launch.planning import (
     read_plan,
     specs_that_can_start,
 )
-from backhaul.dask.launch.reaching import reach_scheduler, root_cause
-from backhaul.dask.launch.run import WorkerFailed, run_workers
+from backhaul.dask.launch.scheduler_probe import reach_scheduler, root_cause
+from backhaul.dask.launch.supervisor import WorkerFailed, run_workers
 from backhaul.dask.launch.worker_specs import Spec, WorkerOptions
-from backhaul.dask.private import (
-    coerce_to_address,
-    import_term,
-    processes_and_threads,
-    read_when_there,
-)
-from backhaul.dask.private_commands import apportion_ports, worker_command
+from backhaul.dask.resource_pools.declarations import parse
 from backhaul.errors import BackhaulError, ConfigError, MachineError, PlanError
 from backhaul.topology import POLICIES, Machine, Plan, Policy
 

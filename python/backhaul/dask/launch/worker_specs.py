@@ -12,11 +12,11 @@ from typing import Any
 from distributed import Nanny, Worker
 
 import dask
-from backhaul.dask.declared import checked, totals
 from backhaul.dask.launch.device_memory import DeviceBytes
 from backhaul.dask.launch.device_spill import DeviceSpill
 from backhaul.dask.launch.nanny import pinned
 from backhaul.dask.launch.pinning import MemoryPolicy, Pinning
+from backhaul.dask.resource_pools.declarations import checked, totals
 from backhaul.errors import ConfigError
 from backhaul.topology import Plan, WorkerPlan
 
@@ -50,7 +50,8 @@ class WorkerOptions:
     env : mapping of str to str
         Environment variables for all; they win over the plan's.
     resources : mapping of str to float, list of int or list of list of int
-        Resources for all, see `backhaul.dask.declared`; they win over the plan's.
+        Resources for all, see `backhaul.dask.resource_pools.declarations`; they win over the
+        plan's.
     worker_class : type, optional
         A class of nannies, or the class of workers that nannies make.
     device_limit : DeviceBytes or None

@@ -1,0 +1,172 @@
+"""Names of tasks: the tokens of Dask's, computed with less where arguments are plain.
+
+`dask.tokenize` pickles a function twice, to see whether that gives the same, and walks arguments by
+a general scheme. Here the token of a function that is found by its name, whose pickle is that name
+and nothing else, is computed once; numbers and text stand for themselves, as they do there. The
+tokens are the same to the letter, so a task has one name whoever submits it. Anything else is given
+to `dask.tokenize`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final, NamedTuple
+
+from dask.tokenize import normalize_token, tokenize
+
+from backhaul.dask.compat.names import Future
+
+__all__ = ["function_token", "names_of_calls", "tokens_of_calls"]
+
+#: What stands for itself in a token, if it is of exactly this type
+_PLAIN: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
+
+#: Functions that were met, and how many are remembered
+_known: dict[Any, _Known] = {}
+_KNOWN_MAX: Final = 1000
+
+
+def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> str:
+    """Compute what ``tokenize(func, kwargs, *args)`` gives.
+
+    Parameters
+    ----------
+    func : callable
+        A function.
+    kwargs : dict
+        Its named arguments.
+    args : tuple
+        Its other arguments.
+
+    Returns
+    -------
+    str
+        The token.
+    """
+    if not kwargs:
+        parts = [normalized for arg in args if (normalized := _normalized(arg)) is not _UNKNOWN]
+        if len(parts) == len(args) and (known := _of_function(func)) is not None:
+            text = f"{known.head}{''.join(f', {part!r}' for part in parts)})"
+            return str(_md5(text.encode()).hexdigest())
+    return tokenize(func, kwargs, *args)
+
+
+def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) -> list[str]:
+    """Name the tasks of a map.
+
+    Parameters
+    ----------
+    prefix : str
+        Stands before each token.
+    token : str
+        Of the function.
+    iterables : sequence of iterable
+        Arguments, each of which may be gone through several times.
+
+    Returns
+    -------
+    list of str
+        ``{prefix}-{tokenize(token, args)}`` of the arguments of each call.
+    """
+    (one, *others) = iterables
+    if not others and (type(one) is range or _PLAIN.issuperset(map(type, one))):
+        # As below, for one argument that stands for itself: the text of a tuple of it.
+        head = f"({token!r}, ('tuple', ("
+        md5 = _md5
+        return [f"{prefix}-{md5(f'{head}{arg!r},)))'.encode()).hexdigest()}" for arg in one]
+    tokens = tokens_of_calls(token, zip(*iterables, strict=False))
+    return [f"{prefix}-{each}" for each in tokens]
+
+
+def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Compute what ``tokenize(token, args)`` gives for the arguments of each call.
+
+    Parameters
+    ----------
+    token : str
+        Of the function.
+    calls : iterable of tuple
+        Arguments of each call.
+
+    Returns
+    -------
+    list of str
+        The tokens.
+    """
+    head = f"({token!r}, ('tuple', "
+    md5 = _md5
+    return [
+        md5(f"{head}{args!r}))".encode()).hexdigest()
+        if _PLAIN.issuperset(map(type, args))
+        else tokenize(token, args)
+        for args in calls
+    ]
+
+
+def _quickest_md5() -> Callable[[bytes], Any]:
+    """Give what makes MD5 digests; the interpreter's own takes half of what OpenSSL's does."""
+    try:
+        return import_module("_md5").md5  # type: ignore[no-any-return]
+    except ImportError:
+        return functools.partial(hashlib.md5, usedforsecurity=False)
+
+
+_md5: Final = _quickest_md5()
+
+
+#: Stands for a part of a token that `dask.tokenize` has to find
+_UNKNOWN: Final = object()
+
+
+def _normalized(value: Any) -> Any:
+    """Give what stands for an argument in a token; `_UNKNOWN` if that takes more than a look."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is Future and normalize_token.dispatch(kind) is _OF_OBJECTS:
+        return value.__dask_tokenize__()
+    return _UNKNOWN
+
+
+class _Known(NamedTuple):
+    """What is known of a function that is found by its name."""
+
+    #: Made it part of a token
+    normalize: Callable[[Any], Any]
+    #: How the text begins of which the token of a call is the digest
+    head: str
+
+
+def _of_function(func: Any) -> _Known | None:
+    """Give what is known of a function; None if it has no name to be found by."""
+    kind = type(func)
+    if (kind is not FunctionType and kind is not BuiltinFunctionType) or not _is_at_its_name(func):
+        return None
+    normalize = normalize_token.dispatch(kind)
+    known = _known.get(func)
+    if known is None or known.normalize is not normalize:
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        head = f"({normalize(func)!r}, ('dict', ())"
+        known = _known[func] = _Known(normalize, head)
+    return known
+
+
+def _is_at_its_name(func: Any) -> bool:
+    """Tell whether a pickle of a function is its name; not so in the main program."""
+    module = func.__module__
+    if module is None or module == "__main__" or getattr(func, "__dict__", None):
+        return False
+    found: Any = sys.modules.get(module)
+    for name in func.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is func
+
+
+#: Who makes objects part of a token, if nobody else is registered
+_OF_OBJECTS: Final = normalize_token.dispatch(object)

@@ -1,0 +1,216 @@
+"""A thread of a program that waits for futures by itself.
+
+It waits for a lock that is released when the states are there, whoever sets them: the event loop of
+the client, or another thread. While it waits it may read what the scheduler reports
+(`backhaul.dask.client.reader_thread`), if no other thread does; then it waits for that, and is
+woken from there.
+
+Every second it looks whether it has waited for too long: that somebody forgot to wake it costs a
+second then, and a line in the log, and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+from backhaul.dask.client.reader_thread import ThreadReports, reports_of
+from backhaul.dask.client.state_event import StateEvent
+from backhaul.dask.compat.names import Client, FutureState
+
+__all__ = ["wait_in_thread"]
+
+logger = logging.getLogger(__name__)
+
+#: How often a thread that waits looks for itself, in seconds
+_LOOK_S: Final = 1.0
+#: How often one does that waits in a handler of a signal, which keeps it from where it reads
+_NESTED_LOOK_S: Final = 0.001
+
+
+def wait_in_thread(
+    client: Client, states: Sequence[FutureState], timeout_s: float | None, *, awake: bool = False
+) -> bool:
+    """Block this thread until all states are finished, or one is not going to be.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the states. Its event loop runs in another thread.
+    states : sequence of distributed.client.FutureState
+        What to wait for.
+    timeout_s : float or None
+        How long, in seconds; None: for ever.
+    awake : bool, default False
+        Whether the answer may come soon, and this thread is to look out for it, as long as that
+        pays, before it sleeps.
+
+    Returns
+    -------
+    bool
+        False if time has passed. True as well if this thread should not wait here any longer, as
+        the event loop has ended, or cannot, as somebody else's events are in the way.
+    """
+    pending = []
+    for state in states:
+        event: Any = state._event or state._get_event()
+        if type(event) is not StateEvent:
+            return True
+        if not event.is_set():
+            pending.append((event, state))
+        elif state.status != "finished":
+            return True
+    if not pending:
+        return True
+    waiting = _Waiting(client, len(pending), awake)
+    awaited = [_Awaited(waiting, state) for _, state in pending]
+    for (event, _), each in zip(pending, awaited, strict=True):
+        event.add(each)
+        if event.is_set():
+            # Whoever set it may not have seen this one.
+            each.wake()
+    try:
+        return waiting.wait(awaited, timeout_s)
+    finally:
+        for (event, _), each in zip(pending, awaited, strict=True):
+            event.discard(each)
+
+
+class _Awaited:
+    """One state that a thread waits for."""
+
+    __slots__ = ("_waiting", "state")
+
+    def __init__(self, waiting: _Waiting, state: FutureState) -> None:
+        self._waiting = waiting
+        self.state = state
+
+    def is_over(self) -> bool:
+        """Tell whether the state is there, as this thread finds by itself."""
+        return bool(self.state.done())
+
+    def wake(self) -> None:
+        if self.state.status != "finished":
+            self._waiting.end()
+        else:
+            self._waiting.count(self)
+
+
+class _Waiting:
+    """A thread that waits for states."""
+
+    __slots__ = (
+        "_client",
+        "_counted",
+        "_is_awake",
+        "_lock",
+        "_reports",
+        "_states",
+        "_thread",
+        "is_over",
+    )
+
+    def __init__(self, client: Client, states: int, awake: bool) -> None:
+        self._client = client
+        #: Whether it is not to sleep at once
+        self._is_awake = awake
+        self._states = states
+        #: The states that are there: two threads may say so of one at once
+        self._counted: set[_Awaited] = set()
+        self.is_over = False
+        self._thread = threading.get_ident()
+        #: Released when there is something to look at
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        #: Where this thread waits for what arrives, while it does
+        self._reports: ThreadReports | None = None
+
+    def count(self, one: _Awaited) -> None:
+        """Hear that a state is finished."""
+        self._counted.add(one)
+        if len(self._counted) >= self._states:
+            self.end()
+
+    def end(self) -> None:
+        """End the wait."""
+        self.is_over = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have the thread look."""
+        if threading.get_ident() == self._thread:
+            # It has handled what it waits for by itself, and looks.
+            return
+        reports = self._reports
+        if reports is not None:
+            reports.rouse()
+        # Released by somebody else before it has looked
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, awaited: Sequence[_Awaited], timeout_s: float | None) -> bool:
+        """Block until `end`, or for so many seconds: False then."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while not self.is_over:
+            until = monotonic() + _LOOK_S
+            if deadline is not None:
+                until = min(until, deadline)
+            reports = reports_of(self._client)
+            if reports is None:
+                self._sleep(until)
+            else:
+                self._read(reports, until)
+            if self.is_over or monotonic() < until:
+                continue
+            if self._should_leave(awaited):
+                return True
+            if until == deadline:
+                return False
+        return True
+
+    def _read(self, reports: ThreadReports, until: float) -> None:
+        """Block until then, or until there is something to look at; read what arrives meanwhile."""
+        try:
+            reports.threads.append(self)
+            if reports.lead(self):
+                may_read = True
+                try:
+                    self._reports = reports
+                    awake, self._is_awake = self._is_awake, False
+                    may_read = reports.read(self, until, awake=awake)
+                finally:
+                    self._reports = None
+                    reports.follow(self, pass_on=may_read)
+                if may_read or reports.may_read():
+                    return
+            elif reports.look_for_leader():
+                until = min(until, monotonic() + _NESTED_LOOK_S)
+            self._sleep(until)
+        finally:
+            try:  # noqa: SIM105 - for each result
+                reports.threads.remove(self)
+            except ValueError:
+                pass
+
+    def _sleep(self, until: float) -> None:
+        self._lock.acquire(timeout=max(0.0, until - monotonic()))
+
+    def _should_leave(self, awaited: Sequence[_Awaited]) -> bool:
+        """Look, when nobody has woken this thread for a while, whether somebody should have."""
+        event_loop: Any = self._client.loop
+        if not event_loop.asyncio_loop.is_running():
+            return True
+        over = [each.state for each in awaited if each.is_over()]
+        if len(over) == len(awaited) or any(state.status != "finished" for state in over):
+            logger.warning(
+                "A thread was not woken for %d futures that it waits for, the first of them %s, %r",
+                len(over),
+                over[0].status,
+                over[0].key,
+            )
+            return True
+        return False

@@ -1,0 +1,45 @@
+"""What a worker's thread has told the scheduler before the state machine knew.
+
+The state machine goes through the same steps, and makes the same message, which is not sent again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from backhaul.dask.compat.names import TaskFinishedMsg
+
+__all__ = ["TOLD", "ToldStimulus", "told"]
+
+#: Stands for a message that has been sent
+TOLD: Final[dict[str, Any]] = {"op": "backhaul-told"}
+
+
+class ToldStimulus(str):
+    """A stimulus id that the scheduler has heard of, with the end of one task.
+
+    Attributes
+    ----------
+    key : key
+        Of the task.
+    """
+
+    __slots__ = ("key",)
+
+    key: Any
+
+
+class _ToldTaskFinishedMsg(TaskFinishedMsg):
+    """A message that a task has finished, which has been sent."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return TOLD
+
+
+def told(message: TaskFinishedMsg) -> TaskFinishedMsg:
+    """Make a message one that has been sent."""
+    # A class of the same slots: what the message says stays.
+    message.__class__ = _ToldTaskFinishedMsg
+    return message

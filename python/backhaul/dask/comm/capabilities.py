@@ -1,0 +1,54 @@
+"""What a server understands beside Dask's own messages, as peers hear in the handshake of a comm.
+
+Only the side that listens says so, as it alone knows for which server it does. Whoever connects
+says what it has in a message that such a server understands.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from backhaul.dask.compat.operations import (
+    FIELD,
+    GRAPH,
+    MAP,
+    RELEASE_EACH,
+    RELEASES,
+    SMALL_RESULTS,
+    SUBMIT,
+    UPDATE_GRAPH,
+)
+from backhaul.dask.compat.patching import is_dasks
+
+__all__ = ["offered_by", "offers"]
+
+#: Operations that a server may have a handler for
+_OPERATIONS: Final = (SMALL_RESULTS, SUBMIT, MAP, GRAPH)
+
+#: The module that handles streams
+_STREAMS: Final = "backhaul.dask.worker.event_stream"
+
+#: Those of them that are graphs
+_GRAPHS: Final = frozenset({SUBMIT, MAP, GRAPH})
+
+
+def offered_by(server: object) -> list[str]:
+    """List the operations of ours that a server has a handler for.
+
+    Where a program handles graphs by itself, clients are to send it graphs as Dask does.
+    """
+    handlers = getattr(server, "stream_handlers", None) or {}
+    offered = [operation for operation in _OPERATIONS if operation in handlers]
+    if not _GRAPHS.isdisjoint(offered) and not is_dasks(handlers.get(UPDATE_GRAPH)):
+        offered = [operation for operation in offered if operation not in _GRAPHS]
+    handles = getattr(type(server), "handle_stream", None)
+    if RELEASES in handlers and getattr(handles, "__module__", None) == _STREAMS:
+        offered.append(RELEASE_EACH)
+    return offered
+
+
+def offers(comm: Any, operation: str) -> bool:
+    """Tell whether the server at the other end of a comm has a handler for an operation of ours."""
+    ours = (getattr(comm, "remote_info", None) or {}).get("backhaul")
+    offered = ours.get(FIELD) if isinstance(ours, dict) else None
+    return isinstance(offered, (list, tuple)) and operation in offered

@@ -1,0 +1,301 @@
+"""The stream of a client, by which its threads send as well as its event loop.
+
+A thread that submits a task hands the message to the event loop of the client, in Dask: another
+thread is woken, waits for the interpreter, and sends. Here the thread sends by itself
+(`backhaul.dask.client.send`), behind all that the event loop has queued before.
+
+Batches stay. A message that comes densely behind others of threads waits for more, as
+`backhaul.dask.comm.batched_stream` has it, but not for a timer alone: the next message that is due
+takes it along, and a thread that is about to wait for a result sends what there is, as nothing else
+will come from it. After that the next message is not dense, however soon it comes: a program that
+waits for each result has nothing to gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from backhaul._locks import RLock
+from backhaul.dask.comm import batched_stream
+from backhaul.dask.comm.already_sent import TOLD
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.compat.instance_patches import SHARED_STREAM, STREAM_CLASS
+from backhaul.dask.compat.names import BatchedSend
+from backhaul.dask.config.settings import switched_on
+
+__all__ = ["SharedBatchedSend", "adaptive_start", "adopt"]
+
+#: What Dask's clients and workers call the comms of their streams, and the switch for each
+_SHARED_BY_NAME = {
+    "Client->Scheduler": "hot-path.client-threads",
+    "Worker->Scheduler": "hot-path.worker-threads",
+}
+
+_LONG_AGO: Final = float("-inf")
+
+#: As `batched_stream._DENSE_S`, for messages of threads: no program waits for one of many
+#: tasks that it submits
+_DENSE_S = 0.0004
+
+
+class SharedBatchedSend(AdaptiveBatchedSend):
+    """An `AdaptiveBatchedSend` that any thread may send by; made as that is, by `adopt`.
+
+    Notes
+    -----
+    Whatever changes the stream holds its lock. Errors of a batch that a thread sends are handled by
+    the event loop: it looks at the same batch, or at what is left of the comm.
+    """
+
+    def start(self, comm: BackhaulComm) -> None:
+        """Begin to send what was and will be given to `send`."""
+        # Again by the same thread, as a finalizer may run in the midst of anything.
+        self.lock = RLock()
+        #: The thread that is sending by itself; 0 for none.
+        self._sender = 0
+        self._pid = os.getpid()
+        #: When a batch has left last, on the clock of threads.
+        self._left_at = _LONG_AGO
+        #: When the next one is due, if a thread has begun it, and the pause in front of it.
+        self._batch_due_at: float | None = None
+        self._batch_pause_s = 0.0
+        #: Whether a thread has sent something since one was about to wait last
+        self._has_asked = False
+        super().start(comm)
+
+    def send_in_thread(self, message: Any, *, is_last: bool = False) -> bool:
+        """Send a message, or queue it so that it leaves soon, in a thread without an event loop.
+
+        Parameters
+        ----------
+        message : object
+            Comes behind all that was queued before.
+        is_last : bool, default False
+            Whether this thread is about to wait: it sends what there is.
+
+        Returns
+        -------
+        bool
+            False if it is for the event loop to queue; nothing was done.
+        """
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
+            # A finalizer that submits, in the midst of this; or a forked child without the loop.
+            return False
+        with self.lock:
+            if not self._is_ours():
+                return False
+            self.message_count += 1
+            self.buffer.append(message)
+            if self._draining is None:
+                if is_last:
+                    self._send_in(me)
+                else:
+                    self._send_if_due(me)
+            if is_last:
+                self._left_at = _LONG_AGO
+        return True
+
+    def ride_in_thread(self, messages: list[dict[str, Any]]) -> bool:
+        """Queue messages that leave with the next one, in a thread without an event loop.
+
+        Who calls this sees to it that they leave soon: by `flush_in_thread`, or `see_to_it`.
+
+        Parameters
+        ----------
+        messages : list of dict
+            They come behind all that was queued before.
+
+        Returns
+        -------
+        bool
+            False if they are for the event loop to queue; nothing was done.
+        """
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
+            return False
+        with self.lock:
+            if not self._is_ours():
+                return False
+            self.message_count += len(messages)
+            self.buffer.extend(messages)
+            if not self._may_ride and self._draining is None:
+                self._send_if_due(me)
+        return True
+
+    def _is_ours(self) -> bool:
+        """Tell whether threads may send by it: it is open, and its comm is ours."""
+        return not (
+            self.please_stop
+            or self._comm.closed()
+            or type(self._comm).write is not BackhaulComm.write
+        )
+
+    def flush_in_thread(self) -> bool:
+        """Send what is queued, as this thread is about to wait.
+
+        Returns
+        -------
+        bool
+            Whether threads have sent anything since the last call.
+        """
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
+            return False
+        with self.lock:
+            if self.buffer and self._draining is None and not self.please_stop:
+                self._send_in(me)
+            self._left_at = _LONG_AGO
+            has_asked, self._has_asked = self._has_asked, False
+        return has_asked
+
+    def send(self, *msgs: Any) -> None:
+        """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
+        if len(msgs) == 1 and msgs[0] is TOLD:
+            return
+        with self.lock:
+            # The lock is free of threads; one that was interrupted may not have said so.
+            self._sender = 0
+            super().send(*msgs)
+
+    def close(self, timeout: Any = None) -> asyncio.Future[None]:
+        """Send what is queued, then close the comm; `TimeoutError` after `timeout`."""
+        with self.lock:
+            return super().close(timeout)
+
+    def abort(self) -> None:
+        """Close the comm at once, dropping what is queued."""
+        with self.lock:
+            super().abort()
+
+    def hurry(self) -> None:
+        """Send what is queued at the end of this turn, whatever the pause."""
+        with self.lock:
+            super().hurry()
+
+    def _send_if_due(self, me: int) -> None:
+        """Send what is queued, unless more is likely to come; the lock is held."""
+        now = monotonic()
+        due_at = self._batch_due_at
+        if due_at is None:
+            if now - self._left_at >= _DENSE_S:
+                self._batch_pause_s = 0.0
+            else:
+                longer = max(2 * self._batch_pause_s, batched_stream._PAUSE_MIN_S)
+                self._batch_pause_s = min(longer, batched_stream._PAUSE_MAX_S)
+            due_at = self._left_at + self._batch_pause_s
+            if due_at > now:
+                # If nobody comes who is due.
+                self._leave_to_loop(self.see_to_it)
+            self._batch_due_at = due_at
+        if now >= due_at:
+            self._send_in(me)
+
+    def _send_in(self, me: int) -> None:
+        """Send what is queued in this thread; the lock is held."""
+        payload = self.buffer[:]
+        try:
+            self._sender = me
+            message_bytes = self._comm.write_in_thread(
+                payload, partial(self.buffer.__delitem__, slice(len(payload))), self.serializers
+            )
+            if message_bytes is None:
+                # Too large to be serialized here.
+                self._leave_to_loop(self._flush)
+                return
+            self._left_at = monotonic()
+            self._batch_due_at = None
+            self._has_asked = True
+            self.batch_count += 1
+            self._log(payload, message_bytes)
+            if self._comm.congested():
+                self._leave_to_loop(self.see_to_it)
+        except Exception:
+            self._leave_to_loop(self.see_to_it)
+        except BaseException:
+            # Ctrl-C: what has not left goes soon.
+            self._leave_to_loop(self.see_to_it)
+            raise
+        finally:
+            self._sender = 0
+
+    def _leave_to_loop(self, what: Callable[[], None]) -> None:
+        # Closed, at the end of a program: so is the comm.
+        with contextlib.suppress(RuntimeError):
+            self._event_loop.call_soon_threadsafe(what)
+
+    def see_to_it(self) -> None:
+        """Do what a thread has left to the event loop, which calls this."""
+        with self.lock:
+            if self.please_stop or self._draining is not None:
+                return
+            if self._comm.closed():
+                batched_stream.logger.info("Batched Comm Closed %r", self._comm)
+                self.abort()
+            elif self._comm.congested():
+                self._cancel_flush()
+                self._begin_to_drain()
+            elif self.buffer and self._due is None:
+                self._schedule_batch()
+
+    def _schedule_batch(self) -> None:
+        """Send what a thread has begun to gather when it is due."""
+        if self._batch_due_at is None:
+            self._schedule()
+        else:
+            left_s = max(0.0, self._batch_due_at - monotonic())
+            self._due_at = self._event_loop.time() + left_s
+            self._due = self._event_loop.call_at(self._due_at, self._flush)
+
+    def _flush(self) -> None:
+        with self.lock:
+            if self.buffer:
+                self._left_at = monotonic()
+                self._batch_due_at = None
+            super()._flush()
+
+    def _go_on(self) -> None:
+        with self.lock:
+            super()._go_on()
+
+
+def adopt(stream: BatchedSend, comm: Any) -> bool:
+    """Make a stream that is about to start over one of our comms adaptive.
+
+    Returns
+    -------
+    bool
+        False if the comm is not ours, or the stream not quite Dask's: it is left as it was.
+    """
+    if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
+        return False
+    if STREAM_CLASS.install(stream, _class_for(stream, comm)) is None:
+        return False
+    stream.start(comm)
+    return True
+
+
+def _class_for(stream: BatchedSend, comm: BackhaulComm) -> type[AdaptiveBatchedSend]:
+    """Tell what a stream becomes: of a client or worker, one that threads may send by, too."""
+    switch = _SHARED_BY_NAME.get(comm.name or "")
+    if switch is None or not switched_on(switch):
+        return AdaptiveBatchedSend
+    return SharedBatchedSend if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend
+
+
+def adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `BatchedSend.start` that adopts streams over our comms."""
+
+    def start(self: BatchedSend, comm: Any) -> None:
+        if not adopt(self, comm):
+            original(self, comm)
+
+    return start

@@ -1,0 +1,47 @@
+"""Operations of messages that Backhaul adds to those of Dask, and the ones of Dask beside them.
+
+A constant of each: the patches, the comms and both ends of a message name the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "FIELD",
+    "GRAPH",
+    "MAP",
+    "RELEASES",
+    "RELEASE_EACH",
+    "RESULT",
+    "SMALL_RESULTS",
+    "SUBMIT",
+    "UPDATE_GRAPH",
+]
+
+#: Operation by which a client says that it keeps small results, and a worker that it sends them
+SMALL_RESULTS: Final = "backhaul-small-results"
+
+#: Operation by which a client submits one task, without an expression
+SUBMIT: Final = "backhaul-submit"
+
+#: Operation by which a client submits many calls of one function, likewise
+MAP: Final = "backhaul-map"
+
+#: Operation by which a client submits a graph of tasks, likewise
+GRAPH: Final = "backhaul-graph"
+
+#: Offered by a scheduler that releases the keys of one ``client-releases-keys`` one after the other
+RELEASE_EACH: Final = "backhaul-release-each"
+
+#: Dask's own operation, in the place of which these three are
+UPDATE_GRAPH: Final = "update-graph"
+
+#: Name of the list in the part of a handshake that is ours
+FIELD: Final = "offers"
+
+#: Operation of the message with a result, from a scheduler to a client
+RESULT: Final = "backhaul-result"
+
+#: Dask's operation by which a client releases keys
+RELEASES: Final = "client-releases-keys"

@@ -1,0 +1,266 @@
+"""What the dashboard's page shows: a matrix of workers, and sums over it; without Bokeh.
+
+Rows are receivers, columns are senders. Workers are in order of host and name, so that each host is
+a block on the diagonal. Where there are too many to be listed apart, hosts take their place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from backhaul.dask.observe.counters import SIZE_CLASSES, Counts, Sizes, add_sizes
+from backhaul.dask.observe.ledger import Ledger, bandwidth_bytes_per_s
+
+__all__ = ["Cell", "Matrix", "Peer", "amount", "duration", "matrix_of", "size_rows"]
+
+#: More workers than this are summed up by host.
+WORKERS_MAX = 64
+#: More hosts than this are left out, those with the fewest bytes first.
+HOSTS_MAX = 128
+
+#: Up to how many seconds, what they are multiplied with, and the unit of that.
+_UNITS_OF_TIME = (
+    (0.9995e-3, 1e6, "µs"),
+    (0.9995, 1e3, "ms"),
+    (600, 1, "s"),
+    (36_000, 1 / 60, "min"),
+    (math.inf, 1 / 3600, "h"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A worker as the scheduler knows it.
+
+    Parameters
+    ----------
+    address, host, name : str
+        Its address, the host part of it, and the name that it was given.
+    """
+
+    address: str
+    host: str
+    name: str
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one receiver got from one sender.
+
+    Parameters
+    ----------
+    row, column : int
+        Numbers of receiver and sender.
+    lanes : dict of str to dict of int to Counts
+        By lane, by class of sizes.
+    recent_bytes_per_s : float
+        What came lately, in bytes per second of the wall clock.
+    expected : str
+        What to expect of the next message, for people; ``""`` if nobody says.
+    """
+
+    row: int
+    column: int
+    lanes: dict[str, Sizes] = field(default_factory=dict)
+    recent_bytes_per_s: float = 0.0
+    expected: str = ""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What came over all lanes; not to be changed."""
+        if len(self.lanes) == 1:
+            # As most are; a page of many workers looks at thousands of them.
+            return next(iter(self.lanes.values()))
+        total: Sizes = {}
+        for sizes in self.lanes.values():
+            add_sizes(total, sizes)
+        return total
+
+    @property
+    def counts(self) -> Counts:
+        """What came over all lanes, of any size."""
+        return _sum(self.sizes)
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Bytes over busy seconds, of what is timed; not a number if nothing is."""
+        return bandwidth_bytes_per_s(self.sizes)
+
+    @property
+    def lane(self) -> str:
+        """The lane of most bytes."""
+        if len(self.lanes) == 1:
+            return next(iter(self.lanes))
+        return max(self.lanes, key=lambda lane: _sum(self.lanes[lane]).nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What there is to show.
+
+    Parameters
+    ----------
+    labels : list of str
+        What to call each row and column.
+    titles : list of str
+        The same at full length.
+    bounds : list of int
+        Numbers of the rows with which another host begins.
+    cells : list of Cell
+        Those in which anything came.
+    by_host : bool
+        Rows and columns are hosts.
+    left_out : int
+        Hosts for which there was no room.
+    """
+
+    labels: list[str]
+    titles: list[str]
+    bounds: list[int]
+    cells: list[Cell]
+    by_host: bool
+    left_out: int
+
+    def lanes(self) -> dict[str, Sizes]:
+        """Sum up all cells, by lane."""
+        total: dict[str, Sizes] = {}
+        for cell in self.cells:
+            for lane, sizes in cell.lanes.items():
+                add_sizes(total.setdefault(lane, {}), sizes)
+        return dict(sorted(total.items()))
+
+
+def matrix_of(
+    ledger: Ledger, peers: Sequence[Peer], now_s: float, *, workers_max: int = WORKERS_MAX
+) -> Matrix:
+    """Lay out what a ledger knows of some workers.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        What is known.
+    peers : sequence of Peer
+        The workers that are there.
+    now_s : float
+        Seconds since the epoch.
+    workers_max : int
+        More workers than this are summed up by host.
+    """
+    by_name = _by_process(ledger, peers)
+    by_host = len(by_name) > workers_max
+    group: Callable[[str], str] = (lambda name: by_name[name][0].host) if by_host else str
+    found: dict[tuple[str, str], Cell] = {}
+    for receiver, sender, link in ledger.links():
+        if receiver in by_name and sender in by_name:
+            cell = found.setdefault((group(receiver), group(sender)), Cell(-1, -1))
+            add_sizes(cell.lanes.setdefault(link.lane, {}), link.sizes)
+            cell.recent_bytes_per_s += link.recent_bytes_per_s(now_s)
+    left_out = 0
+    if by_host:
+        titles = sorted({held[0].host for held in by_name.values()}, key=_natural)
+        if len(titles) > HOSTS_MAX:
+            busiest = sorted(titles, key=lambda host: -_bytes_of(found, host))[:HOSTS_MAX]
+            left_out = len(titles) - HOSTS_MAX
+            titles = sorted(busiest, key=_natural)
+        labels, bounds = titles, []
+    else:
+        order = sorted(
+            by_name.values(), key=lambda held: (_natural(held[0].host), _natural(held[0].name))
+        )
+        titles = [ledger.name_of(held[0].address) for held in order]
+        labels = [_label(held) for held in order]
+        hosts = [held[0].host for held in order]
+        bounds = [number for number, (a, b) in enumerate(pairwise(hosts), start=1) if a != b]
+    numbers = {title: number for number, title in enumerate(titles)}
+    cells = []
+    for (receiver, sender), cell in found.items():
+        if receiver in numbers and sender in numbers:
+            cell.row, cell.column = numbers[receiver], numbers[sender]
+            cells.append(cell)
+    cells.sort(key=lambda cell: (cell.row, cell.column))
+    return Matrix(labels, titles, bounds, cells, by_host, left_out)
+
+
+def amount(number: float, unit: str) -> str:
+    """Write a number of bytes, or a rate, in three digits; powers of 1000.
+
+    Examples
+    --------
+    >>> amount(1234567, "B"), amount(2.5e10, "B/s"), amount(float("nan"), "B/s")
+    ('1.23 MB', '25.0 GB/s', '–')
+    """
+    if math.isnan(number):
+        return "–"
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 999.5 or prefix == "T":
+            break
+        number /= 1000
+    digits = 0 if number >= 99.95 or not prefix else 1 if number >= 9.995 else 2
+    return f"{number:.{digits}f} {prefix}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in three digits.
+
+    Examples
+    --------
+    >>> duration(0.000123), duration(0.5), duration(12.34), duration(2370.0)
+    ('123 µs', '500 ms', '12.3 s', '39.5 min')
+    """
+    for limit_s, factor, unit in _UNITS_OF_TIME:
+        if seconds < limit_s:
+            number = seconds * factor
+            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+            return f"{number:.{digits}f} {unit}"
+    return "–"
+
+
+def _by_process(ledger: Ledger, peers: Sequence[Peer]) -> dict[str, list[Peer]]:
+    """Group workers by what their process is called: several may be in one."""
+    by_name: dict[str, list[Peer]] = {}
+    for peer in peers:
+        by_name.setdefault(ledger.name_of(peer.address), []).append(peer)
+    return by_name
+
+
+def _label(held: list[Peer]) -> str:
+    name = held[0].name
+    # Dask's own default for a name is the address.
+    label = name if "://" not in name else name.partition("://")[2]
+    return f"{label} +{len(held) - 1}" if len(held) > 1 else label
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort numbers in texts as numbers, and before letters."""
+    parts = (part for part in re.split(r"(\d+)", text) if part)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def _bytes_of(found: dict[tuple[str, str], Cell], host: str) -> int:
+    return sum(cell.counts.nbytes for pair, cell in found.items() if host in pair)
+
+
+def _sum(sizes: Sizes) -> Counts:
+    total = Counts(0, 0, 0, 0.0)
+    for counts in sizes.values():
+        total = total.plus(counts)
+    return total
+
+
+def size_rows(matrix: Matrix) -> list[tuple[str, str, Counts, float]]:
+    """Sum up a matrix by lane and class of sizes.
+
+    Returns
+    -------
+    list of tuple
+        Lane, name of the class, what came, and its bandwidth in bytes per second.
+    """
+    return [
+        (lane, SIZE_CLASSES[bytes_min], counts, bandwidth_bytes_per_s({bytes_min: counts}))
+        for lane, sizes in matrix.lanes().items()
+        for bytes_min, counts in sorted(sizes.items())
+    ]

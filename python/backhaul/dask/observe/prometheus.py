@@ -1,0 +1,98 @@
+"""What this process has received over Backhaul, where Dask tells Prometheus of it: ``/metrics``.
+
+Workers and the scheduler each tell what they received themselves, so a sum over all targets counts
+each message once. Labels are the host of the sender, the lane and the class of message sizes. The
+sender itself is none: with a thousand workers that would be millions of series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import dask
+from backhaul.dask.observe.counters import (
+    OTHERS,
+    Sizes,
+    add_sizes,
+    process_flows,
+    size_class_name,
+    timed_bytes_min,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily
+
+__all__ = ["FlowCollector", "install"]
+
+#: Hosts with a label of their own: the first that sent anything. With four lanes and six classes
+#: that is at most 1560 series of each kind, and usually a few dozen.
+HOSTS_MAX = 64
+
+_LABELS = ("peer_host", "lane", "size_class")
+
+_is_installed = False
+
+
+class FlowCollector:
+    """Gives the counters of this process to ``prometheus_client``."""
+
+    def __init__(self) -> None:
+        self._hosts: set[str] = set()
+
+    def describe(self) -> list[CounterMetricFamily]:
+        """Give nothing, so that nothing is collected when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Read all counters."""
+        from prometheus_client.core import CounterMetricFamily
+
+        def family(name: str, text: str) -> CounterMetricFamily:
+            namespace = dask.config.get("distributed.dashboard.prometheus.namespace")
+            full_name = "_".join(filter(None, (namespace, "backhaul", name)))
+            return CounterMetricFamily(full_name, text, labels=_LABELS)
+
+        messages = family("received_messages", "Messages received over Backhaul")
+        nbytes = family("received_bytes", "Bytes of messages received over Backhaul")
+        lent_bytes = family(
+            "received_lent_bytes", "Those bytes that were read where they lay at the sender"
+        )
+        seconds = family(
+            "receiving_seconds",
+            "Time in which messages of at least 64 KiB were on their way, overlaps counted once",
+        )
+        for (host, lane), sizes in self._by_host().items():
+            for bytes_min, counts in sizes.items():
+                labels = (host, lane, size_class_name(bytes_min))
+                messages.add_metric(labels, counts.messages)
+                nbytes.add_metric(labels, counts.nbytes)
+                lent_bytes.add_metric(labels, counts.lent_bytes)
+                if bytes_min >= timed_bytes_min:
+                    seconds.add_metric(labels, counts.seconds)
+        yield from (messages, nbytes, lent_bytes, seconds)
+
+    def _by_host(self) -> dict[tuple[str, str], Sizes]:
+        found: dict[tuple[str, str], Sizes] = {}
+        for flow in process_flows():
+            if len(self._hosts) < HOSTS_MAX:
+                self._hosts.add(flow.host)
+            host = flow.host if flow.host in self._hosts else OTHERS
+            add_sizes(found.setdefault((host, flow.lane), {}), flow.sizes)
+        return found
+
+
+def install() -> None:
+    """Have ``/metrics`` of this process tell of Backhaul; again costs nothing.
+
+    Does nothing without ``prometheus_client``, as Dask's own metrics do.
+    """
+    global _is_installed
+    if _is_installed:
+        return
+    try:
+        import prometheus_client
+    except ModuleNotFoundError:
+        return
+    prometheus_client.REGISTRY.register(FlowCollector())
+    _is_installed = True

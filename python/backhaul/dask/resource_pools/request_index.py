@@ -1,0 +1,206 @@
+"""What the tasks of a scheduler ask for: read as graphs arrive, and looked up when it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul.dask.compat.names import TaskState
+from backhaul.dask.resource_pools.requests import (
+    ANNOTATION,
+    CPU,
+    DECLARED_CPU,
+    Needs,
+    anyone_asks,
+    apart_from_threads,
+    needs_of,
+)
+from backhaul.dask.serialize.pickled_task import KeptSpec
+
+__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted", "forget_refused"]
+
+#: What each task asks for, besides, that takes no thread; each worker has so many of it
+BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One distinct request.
+
+    Parameters
+    ----------
+    needs : Needs
+        What is asked for.
+    signature : int
+        Its number in the places.
+    """
+
+    needs: Needs
+    signature: int
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it takes less than a thread."""
+        return self.needs.cpu < 1
+
+
+class Wanted(NamedTuple):
+    """What a new task asks for, as it is put where its scheduler and its worker look."""
+
+    #: Amounts by name; what Dask calls its resource restrictions
+    restrictions: dict[str, float]
+    #: What its annotations carry to its worker, if anything
+    carried: dict[str, Any] | None
+    #: Whether it asks for anything but one thread
+    asks: bool
+
+
+class AskedTasks:
+    """The distinct requests of a scheduler's tasks.
+
+    Parameters
+    ----------
+    places : ResourcePlaces
+        Where each gets a number.
+    """
+
+    def __init__(self, places: ResourcePlaces) -> None:
+        self._places = places
+        self._asked: dict[Any, Asked] = {}
+        self._names: dict[int, frozenset[str]] = {}
+        self._said: dict[Any, Needs] = {}
+
+    def note(self, ts: TaskState, found: Needs | None, *, declares_cpu: bool) -> bool:
+        """Put what a task asks for where the scheduler and its worker look.
+
+        Parameters
+        ----------
+        ts : TaskState
+            A new task, with its annotations.
+        found : Needs or None
+            What its functions ask for.
+        declares_cpu : bool
+            Whether a worker has ``CPU`` as a resource of Dask's, which it then is.
+
+        Returns
+        -------
+        bool
+            Whether it asks for anything but one thread.
+        """
+        annotations = ts.annotations or {}
+        wanted = self.wanted(
+            annotations, ts.resource_restrictions or {}, found, declares_cpu=declares_cpu
+        )
+        if wanted is None:
+            return False
+        ts.resource_restrictions = wanted.restrictions or None
+        if wanted.carried is not None:
+            ts.annotations = {**annotations, ANNOTATION: wanted.carried}
+        return wanted.asks
+
+    def wanted(
+        self,
+        annotations: Mapping[str, Any],
+        amounts: Mapping[str, float],
+        found: Needs | None,
+        *,
+        declares_cpu: bool,
+    ) -> Wanted | None:
+        """Say what a task asks for; None if it is for Dask alone to heed.
+
+        Parameters
+        ----------
+        annotations : mapping
+            All of the task's.
+        amounts : mapping of str to float
+            What they say of resources.
+        found, declares_cpu
+            As for `note`.
+
+        Raises
+        ------
+        ConfigError
+            If something cannot be asked for.
+        """
+        annotated = dict(amounts)
+        theirs = annotated.pop(CPU, None) if declares_cpu else None
+        if theirs is not None:
+            # What can be asked for nowhere is its client's error at once.
+            Needs({DECLARED_CPU: theirs})
+        if not annotated and theirs is not None and found is None:
+            return None
+        affinity = annotations.get("affinity", ())
+        affinity = (affinity,) if isinstance(affinity, str) else tuple(affinity)
+        said = (found, tuple(annotated.items()), affinity)
+        needs = self._said.get(said)
+        if needs is None:
+            needs = (found or _NOTHING).with_annotated(annotated, affinity)
+            self._said[said] = needs
+        restrictions = dict(needs.resources)
+        if theirs is not None:
+            restrictions[CPU] = theirs
+        carried = None
+        if needs.cpu != 1 or needs.affinity:
+            carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
+        return Wanted(restrictions, carried, bool(restrictions) or needs.cpu != 1)
+
+    def by(self, ts: TaskState) -> Asked | None:
+        """Say what a task asks for; None for one thread and nothing else."""
+        restrictions, annotations = ts.resource_restrictions, ts.annotations
+        carried = annotations.get(ANNOTATION) if annotations else None
+        if not restrictions and carried is None:
+            return None
+        return self.of((restrictions or {}).items(), carried["CPU"] if carried else 1.0)
+
+    def of(self, restrictions: Iterable[tuple[str, float]], cpu: float) -> Asked:
+        """Give the request of amounts and threads."""
+        found = (tuple(restrictions), cpu)
+        asked = self._asked.get(found)
+        if asked is None:
+            amounts = apart_from_threads(dict(found[0]))
+            # Several threads are a restriction, too: not every worker has them. What takes none is
+            # counted, so that a worker is not sent more than it could ever run at once.
+            request = amounts if cpu == 1 else {**amounts, CPU: cpu}
+            if not cpu:
+                request = {**request, **BESIDE_TASKS}
+            signature = self._places.signature(ResourceRequest(request))
+            self._names[signature] = frozenset(amounts if cpu <= 1 else {**amounts, CPU: cpu})
+            asked = self._asked[found] = Asked(Needs({**amounts, CPU: cpu}), signature)
+        return asked
+
+    def asks_for_threads(self, ts: TaskState) -> bool:
+        """Tell whether an annotation of a task asks for ``CPU``, and was read as threads."""
+        annotations = ts.annotations
+        return (
+            annotations is not None
+            and ANNOTATION in annotations
+            and CPU in (annotations.get("resources") or ())
+            and CPU not in (ts.resource_restrictions or ())
+        )
+
+    def read_again(self, ts: TaskState) -> None:
+        """Read a task again that asks for threads so, now that a worker has that as a resource."""
+        annotations = ts.annotations or {}
+        looks = anyone_asks() and type(ts.run_spec) is not KeptSpec
+        ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
+        ts.resource_restrictions = dict(annotations["resources"])
+        self.note(ts, needs_of(ts.run_spec) if looks else None, declares_cpu=True)
+
+    def names_of(self, signature: int) -> frozenset[str]:
+        """Name what tasks with a request keep from each other; not that they take no thread."""
+        return self._names[signature]
+
+
+def forget_refused(scheduler: Any, tasks: Iterable[TaskState]) -> None:
+    """Let go of tasks whose graph is refused: nobody wants them yet, and nobody ever would."""
+    ends = {
+        ts.key: "forgotten"
+        for ts in tasks
+        if ts.state == "released" and not ts.dependents and not ts.who_wants
+    }
+    scheduler.transitions(ends, stimulus_id="graph-refused")
+
+
+_NOTHING = Needs({})

@@ -1,0 +1,600 @@
+"""Where a scheduler sends tasks that ask for resources, and how many at once.
+
+Dask looks at what workers have, never at what is in use, and sends every such task at once
+(dask/distributed#6467). Here each distinct request has a ranking of the workers that can meet it,
+by what is spoken for there (`ResourcePlaces`), so that a choice does not look at each. A worker
+gets as many tasks as it can run, and as many again to go on with; the rest stays here until there
+is room, in the state ``no-worker``. What takes no thread does not count against the threads of a
+worker either: such a task is one of its ``long_running`` from the beginning.
+
+Nothing but the annotations of new tasks is looked at before somebody asks for a resource.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul._native import ResourcePlaces
+from backhaul.dask.compat.names import TaskState, WorkerState
+from backhaul.dask.compat.resource_patches import (
+    ACQUIRE_RESOURCES,
+    ADD_RESOURCES,
+    ANNOTATIONS_APPLIED,
+    IS_ROOTISH,
+    IS_UNOCCUPIED,
+    LONG_RUNNING,
+    NON_ROOT_DECISION,
+    RELEASE_RESOURCES,
+    REMOVE_RESOURCES,
+    SET_RESOURCES_HANDLER,
+    STEAL_RATIO,
+    WORKER_STATUS,
+    WORKER_STATUS_HANDLER,
+)
+from backhaul.dask.config.settings import resource_limits
+from backhaul.dask.resource_pools.request_index import Asked, AskedTasks, Wanted, forget_refused
+from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.resource_pools.starvation import Turns
+from backhaul.dask.resource_pools.waiting_queue import WaitingLine, named_workers, place_of
+from backhaul.dask.resource_pools.worker_inventory import place_worker
+from backhaul.dask.serialize.pickled_task import KeptSpec
+
+__all__ = ["SchedulerSlots", "install", "slots_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def install(scheduler: Scheduler) -> bool:
+    """Have a scheduler heed what tasks ask for; again costs nothing.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Before or after it has started.
+
+    Returns
+    -------
+    bool
+        Whether it does now.
+    """
+    if slots_of(scheduler) is not None:
+        return True
+    limits = resource_limits()
+    if limits is None:
+        return False
+    places = (
+        (ANNOTATIONS_APPLIED, scheduler),
+        (ADD_RESOURCES, scheduler),
+        (SET_RESOURCES_HANDLER, scheduler.handlers),
+        (REMOVE_RESOURCES, scheduler),
+        (NON_ROOT_DECISION, scheduler),
+        (IS_ROOTISH, scheduler),
+        (IS_UNOCCUPIED, scheduler),
+        (ACQUIRE_RESOURCES, scheduler),
+        (RELEASE_RESOURCES, scheduler),
+        (LONG_RUNNING, scheduler.stream_handlers),
+    )
+    # The first that does not says so.
+    if not all(patch.fits(place) for patch, place in places):
+        return False
+    SchedulerSlots(scheduler, beside_max=limits.beside_max).attach()
+    return True
+
+
+def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
+    """Find the slots of a scheduler; None if it has none."""
+    method = vars(scheduler).get(str(ANNOTATIONS_APPLIED.attribute))
+    owner = getattr(method, "__self__", None)
+    return owner if isinstance(owner, SchedulerSlots) else None
+
+
+class SchedulerSlots:
+    """What tasks of one scheduler ask for, and which workers have it.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    beside_max : int
+        Most tasks at once of a worker that take less than a thread.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, beside_max: int) -> None:
+        self.scheduler: Any = scheduler
+        self.beside_max = beside_max
+        self.places = ResourcePlaces()
+        self.asked = AskedTasks(self.places)
+        #: Whether anybody has asked for a resource yet
+        self.is_active = False
+        #: Tasks that were sent to a worker: their request, and the number of the worker
+        self.booked: dict[TaskState, tuple[Asked, int]] = {}
+        #: Tasks that there is no room for, by request and restrictions
+        self.waiting: dict[Any, WaitingLine] = {}
+        self._numbers: dict[WorkerState, int] = {}
+        self._workers: dict[int, WorkerState] = {}
+        self._next_number = 0
+        #: Tasks that take less than a thread, by worker
+        self._beside: dict[WorkerState, int] = {}
+        self._warned: set[int] = set()
+        self._turns: Turns[int] = Turns(
+            names_of=self.asked.names_of, keep=self._keep_worker, keep_no_longer=self._keep_none
+        )
+        #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
+        self._kept_worker: WorkerState | None = None
+        self._drains = False
+        #: Whether tasks wait that asked for threads by what is a resource of a worker by now
+        self._reads_again = False
+        self._upstream_apply = scheduler._apply_annotations
+        self._upstream_add: Any = scheduler.add_resources
+        self._upstream_remove: Any = scheduler.remove_resources
+        self._upstream_decide: Any = scheduler.decide_worker_non_rootish
+        self._upstream_is_rootish: Any = scheduler.is_rootish
+        self._upstream_is_unoccupied: Any = scheduler.is_unoccupied
+        self._upstream_acquire: Any = scheduler.acquire_resources
+        self._upstream_release: Any = scheduler.release_resources
+        self._upstream_long_running: Any = scheduler.stream_handlers["long-running"]
+
+    def attach(self) -> None:
+        """Take the place of what is asked at each graph, and of what zeroes what is in use."""
+        ANNOTATIONS_APPLIED.install(self.scheduler, self.apply_annotations)
+        ADD_RESOURCES.install(self.scheduler, self.add_resources)
+        SET_RESOURCES_HANDLER.install(self.scheduler.handlers, self.add_resources)
+
+    # What tasks ask for
+
+    def apply_annotations(
+        self,
+        tasks: Iterable[TaskState],
+        annotations_by_type: dict[str, Any],
+        global_annotations: dict[str, Any] | None = None,
+    ) -> Any:
+        """Read annotations as upstream does, and then what functions ask for.
+
+        Raises
+        ------
+        ConfigError
+            If something cannot be asked for; the client hears of it.
+        """
+        tasks = list(tasks)
+        with_annotations = self._upstream_apply(
+            tasks=tasks,
+            annotations_by_type=annotations_by_type,
+            global_annotations=global_annotations,
+        )
+        looks = anyone_asks()
+        if not looks and not with_annotations:
+            return with_annotations
+        try:
+            for ts in tasks:
+                # Its client has looked into one that is kept: it asks for nothing.
+                is_looked_at = looks and type(ts.run_spec) is not KeptSpec
+                found = needs_of(ts.run_spec) if is_looked_at else None
+                if found is not None or ts.resource_restrictions:
+                    self._note(ts, found)
+        except Exception:
+            forget_refused(self.scheduler, tasks)
+            raise
+        return with_annotations
+
+    def wanted(
+        self, annotations: Mapping[str, Any], amounts: Mapping[str, float], found: Needs | None
+    ) -> Wanted | None:
+        """Say what a task asks for that `backhaul.dask.scheduler.core` takes; as `AskedTasks`."""
+        return self.asked.wanted(annotations, amounts, found, declares_cpu=self.declares_cpu)
+
+    @property
+    def declares_cpu(self) -> bool:
+        """Whether a worker has ``CPU`` as a resource of Dask's, which it then is."""
+        return bool(self.scheduler.resources.get(CPU))
+
+    def _note(self, ts: TaskState, found: Needs | None) -> None:
+        if self.asked.note(ts, found, declares_cpu=self.declares_cpu):
+            self._activate()
+
+    def is_rootish(self, ts: TaskState) -> bool:
+        """Tell whether a task may wait in the queue; one that takes no thread need not."""
+        if ts.annotations and ANNOTATION in ts.annotations:
+            return False
+        return bool(self._upstream_is_rootish(ts))
+
+    # Who has what
+
+    def add_resources(self, worker: str, resources: dict[str, float] | None = None) -> str:
+        """Note what a worker has; what is in use stays in use."""
+        ws = self.scheduler.workers[worker]
+        used = dict(ws.used_resources)
+        declared_cpu = self.declares_cpu
+        answer: str = self._upstream_add(worker=worker, resources=resources)
+        for name, amount in used.items():
+            ws.used_resources[name] = amount
+        self._reads_again |= self.declares_cpu and not declared_cpu
+        if self.is_active:
+            self._set_worker(ws)
+            self._drain_soon()
+        return answer
+
+    def remove_resources(self, worker: str) -> None:
+        """Forget what a worker has that is leaving."""
+        ws = self.scheduler.workers[worker]
+        for ts in ws.processing:
+            self.booked.pop(ts, None)
+        self._beside.pop(ws, None)
+        number = self._numbers.pop(ws, None)
+        if number is not None:
+            del self._workers[number]
+            self.places.remove_worker(number)
+        if ws is self._kept_worker:
+            self._kept_worker = None
+        if self.waiting:
+            # Another one is kept, and what may run elsewhere while it cannot run here goes there.
+            self._drain_soon()
+        self._upstream_remove(worker)
+
+    def change_status(self, status: Any, worker: Any, stimulus_id: str) -> None:
+        """Note that a worker pauses or goes on: what may run elsewhere while it cannot here goes.
+
+        Its class has what does so: another one while a core has the state.
+        """
+        scheduler = self.scheduler
+        running = len(scheduler.running)
+        type(scheduler).handle_worker_status_change(scheduler, status, worker, stimulus_id)
+        if self.waiting and len(scheduler.running) != running:
+            self._drain_soon()
+
+    def acquire(self, ts: TaskState, ws: WorkerState) -> None:
+        """Note that a task was sent to a worker."""
+        self._upstream_acquire(ts, ws)
+        asked = self.asked.by(ts)
+        if asked is None:
+            return
+        number = self._number(ws)
+        self.places.book(asked.signature, number)
+        self.booked[ts] = asked, number
+        self._turns.granted(asked.signature, ts.priority)
+        if asked.is_beside and ts not in ws.long_running:
+            self._beside[ws] = self._beside.get(ws, 0) + 1
+            ws.add_to_long_running(ts)
+
+    def release(self, ts: TaskState, ws: WorkerState) -> None:
+        """Note that a task has left a worker, or has given back what it held there."""
+        booking = self.booked.pop(ts, None)
+        if booking is None:
+            return
+        self._upstream_release(ts, ws)
+        asked, number = booking
+        # It may have been stolen from a worker that has left since.
+        if number in self._workers:
+            self.places.release(asked.signature, number)
+        if asked.is_beside and (beside := self._beside.get(ws, 0)):
+            self._beside[ws] = beside - 1
+        if self.waiting:
+            self._drain_soon()
+
+    def handle_long_running(
+        self, key: Any, worker: str, run_id: int, stimulus_id: str, **message: Any
+    ) -> None:
+        """Handle the message that a task has seceded: its worker has its resources back."""
+        scheduler = self.scheduler
+        ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
+        if ts is None or ws is None or ts.processing_on is not ws or ts.run_id != run_id:
+            self._upstream_long_running(
+                key=key, worker=worker, run_id=run_id, stimulus_id=stimulus_id, **message
+            )
+            return
+        if ts not in ws.long_running:
+            self._upstream_long_running(
+                key=key, worker=worker, run_id=run_id, stimulus_id=stimulus_id, **message
+            )
+        self.release(ts, ws)
+
+    def is_unoccupied(self, ws: WorkerState, occupancy: float, nprocessing: int) -> bool:
+        """Tell whether a worker has idle threads, whatever runs beside them."""
+        beside = self._beside.get(ws, 0)
+        return bool(self._upstream_is_unoccupied(ws, occupancy, nprocessing - beside))
+
+    # Where tasks go
+
+    def decide_worker(self, ts: TaskState) -> WorkerState | None:
+        """Choose a worker for a task that is no root, or asks for something."""
+        self._read_again(ts)
+        asked = self.asked.by(ts)
+        if asked is None or ts.actor:
+            found: WorkerState | None = self._upstream_decide(ts)
+            return found
+        if not self.scheduler.running:
+            return None
+        if len(self._numbers) != len(self.scheduler.workers):
+            self._meet_workers()
+        if ts.worker_restrictions or ts.host_restrictions:
+            running = self.scheduler.running
+            allowed = self.scheduler.valid_workers(ts) or ()
+            if not allowed and ts.loose_restrictions:
+                allowed = running
+            candidates: Iterable[WorkerState] = [ws for ws in allowed if ws in running]
+        else:
+            candidates = self._candidates(ts, asked)
+        ws = self._cheapest(ts, asked, candidates)
+        if ws is None:
+            self._keep(ts, asked)
+        return ws
+
+    def _read_again(self, ts: TaskState) -> None:
+        """Have ``CPU`` mean to a task what it means now, where that is a resource of a worker."""
+        if self.declares_cpu and self.asked.asks_for_threads(ts):
+            asked = self.asked.by(ts)
+            if asked is not None:
+                self._line(ts, asked).discard(ts)
+            self.asked.read_again(ts)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether tasks wait here for room.
+
+        With a timeout for tasks that no worker can run, Dask would fail those that wait: in the
+        same state, and for as long as others run.
+        """
+        return self.scheduler.no_workers_timeout is None
+
+    def _candidates(self, ts: TaskState, asked: Asked) -> Iterable[WorkerState]:
+        """Those that hold inputs, and the least loaded one."""
+        running = self.scheduler.running
+        found = dict.fromkeys(
+            ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running
+        )
+        least_loaded = self._least_loaded(asked.signature)
+        if least_loaded is not None:
+            found[least_loaded] = None
+        return found
+
+    def _least_loaded(self, signature: int) -> WorkerState | None:
+        """Find the worker that would be the least loaded with one more such task."""
+        # It is nearly always the first.
+        for count in (1, len(self._workers)):
+            for number in self.places.ranked(signature, count):
+                ws = self._workers[number]
+                if ws in self.scheduler.running and not self._is_kept_from(signature, ws):
+                    return ws
+        return None
+
+    def _is_kept_from(self, signature: int, ws: WorkerState) -> bool:
+        """Tell whether a worker takes no such task now, for a request that waited for long."""
+        kept = self._turns.kept
+        if kept is None or ws is not self._kept_worker or kept == signature:
+            return False
+        return not self.asked.names_of(kept).isdisjoint(self.asked.names_of(signature))
+
+    def _keep_worker(self, signature: int) -> bool:
+        """Choose a worker that a request is to get, and is kept from what needs the same."""
+        self._kept_worker = self._least_loaded(signature)
+        return self._kept_worker is not None
+
+    def _keep_none(self) -> None:
+        self._kept_worker = None
+
+    def _cheapest(
+        self, ts: TaskState, asked: Asked, candidates: Iterable[WorkerState]
+    ) -> WorkerState | None:
+        """Choose, of those with room, the one where the task can begin first."""
+        best: tuple[float, float, WorkerState] | None = None
+        for ws in candidates:
+            number = self._number(ws)
+            load = self.places.load(asked.signature, number)
+            if load is None or (self._keeps and not self.places.has_room(asked.signature, number)):
+                continue
+            if self._is_kept_from(asked.signature, ws):
+                continue
+            begins_s = 0.0
+            if ts.dependencies:
+                begins_s = self.scheduler.get_comm_cost(ts, ws)
+                if load > 1:
+                    begins_s += (load - 1) * self.scheduler._get_prefix_duration(ts.prefix)
+            if best is None or (begins_s, load) < best[:2]:
+                best = begins_s, load, ws
+        return None if best is None else best[2]
+
+    def _keep(self, ts: TaskState, asked: Asked) -> None:
+        """Keep a task that no worker has room for, or ever will."""
+        reason = self.places.unmeetable(asked.signature)
+        if reason is not None:
+            self.warn_unmet(ts.key, asked, reason)
+        line = self._line(ts, asked)
+        line.add(ts)
+        if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
+            self._turns.refused(asked.signature, line.peek().priority)
+
+    def _line(self, ts: TaskState, asked: Asked) -> WaitingLine:
+        """Find the line of tasks that ask for the same and may run on the same workers."""
+        return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
+
+    def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
+        """Say that no worker can meet what a task asks for; once for each request."""
+        if asked.signature in self._warned:
+            return
+        self._warned.add(asked.signature)
+        logger.warning(
+            "Task %r asks for %r, which no worker can ever meet: %s. It waits for a worker that "
+            "can.",
+            key,
+            asked.needs,
+            reason,
+        )
+
+    def _drain_soon(self) -> None:
+        """Send what waits, once all that happens now has been handled."""
+        if not self._drains:
+            self._drains = True
+            self.scheduler.loop.asyncio_loop.call_soon(self.drain)
+
+    def drain(self) -> None:
+        """Send as many of the tasks that wait as workers have room for, the first ones first."""
+        self._drains = False
+        if self._reads_again:
+            self._reads_again = False
+            waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
+            again = {ts.key: "processing" for ts in waiting}
+            self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
+        kept = self._turns.kept
+        if kept is not None and self._kept_worker not in self.scheduler.running:
+            self._keep_worker(kept)
+        heads: list[Any] = []
+        for number, place in enumerate(list(self.waiting)):
+            self._push_head(heads, number, place)
+        while heads:
+            _, number, place = heapq.heappop(heads)
+            signature, restrictions, _ = place
+            ts = self.waiting[place].peek()
+            if any(restrictions):
+                if not self._may_go(ts, signature):
+                    continue
+            elif not self._has_room(signature):
+                continue
+            self.scheduler.transitions(
+                {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
+            )
+            if ts.state != "no-worker":
+                self._push_head(heads, number, place)
+
+    def _push_head(self, heads: list[Any], number: int, place: Any) -> None:
+        """Note which task of a kind is the first that waits, if any still does."""
+        heap = self.waiting[place]
+        while heap:
+            ts = heap.peek()
+            if ts.state == "no-worker":
+                is_kept = place[0] == self._turns.kept
+                heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
+                return
+            # It was sent, just now or when a worker joined, or nobody wants it any more.
+            heap.discard(ts)
+        del self.waiting[place]
+        if not any(place[1]):
+            self._turns.left(place[0])
+
+    def _may_go(self, ts: TaskState, signature: int) -> bool:
+        """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
+        if ts.loose_restrictions or not self._keeps:
+            return True
+        if not ts.worker_restrictions and not ts.host_restrictions:
+            return True
+        running = self.scheduler.running
+        return any(
+            ws in running and self.places.has_room(signature, self._number(ws))
+            for ws in named_workers(self.scheduler, ts)
+        )
+
+    def _has_room(self, signature: int) -> bool:
+        ws = self._least_loaded(signature)
+        return ws is not None and bool(self.places.has_room(signature, self._number(ws)))
+
+    # Workers by number
+
+    def _activate(self, *, books: bool = True) -> None:
+        """Take the place of whatever decides, from the first task on that asks for something.
+
+        Parameters
+        ----------
+        books : bool
+            Whether the tasks that workers have hold what they ask for.
+        """
+        if self.is_active:
+            return
+        self.is_active = True
+        scheduler = self.scheduler
+        # `backhaul.dask.placement.link_placement` may have taken their places meanwhile.
+        self._upstream_decide = scheduler.decide_worker_non_rootish
+        self._upstream_is_rootish = scheduler.is_rootish
+        REMOVE_RESOURCES.install(scheduler, self.remove_resources)
+        NON_ROOT_DECISION.install(scheduler, self.decide_worker)
+        IS_ROOTISH.install(scheduler, self.is_rootish)
+        IS_UNOCCUPIED.install(scheduler, self.is_unoccupied)
+        ACQUIRE_RESOURCES.install(scheduler, self.acquire)
+        RELEASE_RESOURCES.install(scheduler, self.release)
+        LONG_RUNNING.install(scheduler.stream_handlers, self.handle_long_running)
+        WORKER_STATUS.install(scheduler, self.change_status)
+        WORKER_STATUS_HANDLER.install(scheduler.stream_handlers, self.change_status)
+        stealing = scheduler.extensions.get("stealing")
+        if stealing is not None:
+            ratio = stealing.steal_time_ratio
+
+            def steal_time_ratio(ts: TaskState) -> Any:
+                # They wait here, and go where there is room, before anybody could steal them.
+                asked = self.asked.by(ts)
+                is_kept = asked is not None and (self._keeps or asked.is_beside)
+                return (None, None) if is_kept else ratio(ts)
+
+            STEAL_RATIO.install(stealing, steal_time_ratio)
+        self._meet_workers()
+        for ws in scheduler.workers.values() if books else ():
+            for ts in ws.processing:
+                self._book(ts, ws)
+
+    def _book(self, ts: TaskState, ws: WorkerState) -> None:
+        asked = self.asked.by(ts)
+        if asked is not None:
+            self.places.book(asked.signature, self._number(ws))
+            self.booked[ts] = asked, self._number(ws)
+
+    # While `backhaul.dask.scheduler.core` has the state
+
+    def leave(self) -> None:
+        """Let go of tasks that are no more: from now on a core decides."""
+        self.waiting.clear()
+        self._turns.clear()
+        self._kept_worker = None
+
+    def take_over(self, said: Mapping[str, Any], task_of: Callable[[str], TaskState]) -> None:
+        """Go on from what a core says of tasks that ask for something; it decides no more.
+
+        Parameters
+        ----------
+        said : mapping
+            As `SchedulerCore.room` says it.
+        task_of : callable
+            Gives the task of the text of a key.
+        """
+        self._activate(books=False)
+        scheduler = self.scheduler
+        for text in said["booked"]:
+            ts = task_of(text)
+            ws, asked = ts.processing_on, self.asked.by(ts)
+            if ws is None or asked is None:
+                continue
+            self._book(ts, ws)
+            if asked.is_beside:
+                self._beside[ws] = self._beside.get(ws, 0) + 1
+        for text in said["waiting"]:
+            ts = task_of(text)
+            asked = self.asked.by(ts)
+            if asked is not None:
+                self._line(ts, asked).add(ts)
+        for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
+            signature = self.asked.of(amounts, threads).signature
+            self._turns.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
+        if self._turns.kept is not None:
+            self._kept_worker = scheduler.workers.get(said["kept_worker"])
+        self._reads_again = self.declares_cpu
+        if self.waiting:
+            self._drain_soon()
+
+    def _meet_workers(self) -> None:
+        for ws in self.scheduler.workers.values():
+            if ws not in self._numbers:
+                self._set_worker(ws)
+
+    def _number(self, ws: WorkerState) -> int:
+        number = self._numbers.get(ws)
+        return self._set_worker(ws) if number is None else number
+
+    def _set_worker(self, ws: WorkerState) -> int:
+        number = self._numbers.get(ws)
+        if number is None:
+            number = self._next_number
+            self._next_number += 1
+            self._numbers[ws] = number
+            self._workers[number] = ws
+        place_worker(self.places, number, ws, self.beside_max)
+        return number

@@ -1,0 +1,305 @@
+"""What clients want, put there, cancel and try again while the core has the state.
+
+Dask's publications, variables and queues want tasks as clients without a stream do. Dask's own
+methods run where nothing is left to do for them in tasks: they make clients, warn of keys that
+nobody knows, tell plugins, and raise what they raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.compat.names import key_split, key_split_group, time
+from backhaul.dask.scheduler.core.import_state import is_size
+from backhaul.dask.scheduler.fire_and_forget import ENDED, FIRE_AND_FORGET
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.guarded_classes import Guards
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["Wishes"]
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: States of tasks for which a client may put a result on workers: none at all is one, too
+_MAY_BE_PLACED = (None, "released", "waiting", "no-worker", "memory", "erred")
+
+
+class Wishes:
+    """Tells a core what clients want.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose core.
+    guards : Guards
+        What changes the classes of clients.
+    """
+
+    def __init__(self, live: LiveCore, guards: Guards) -> None:
+        self._live = live
+        self._guards = guards
+        #: By name of the clients that the core has: Dask's object, and its stream if it has one
+        self._known: dict[str, tuple[Any, Any]] = {
+            client: self._now(client) for client in live.scheduler.clients
+        }
+
+    def _now(self, client: str) -> tuple[Any, Any]:
+        scheduler = self._live.scheduler
+        return scheduler.clients.get(client), scheduler.client_comms.get(client)
+
+    def know_client(self, client: str) -> None:
+        """Tell the core of a client that has come since, or has come again before it went."""
+        known = self._known.get(client)
+        found = cs, stream = self._now(client)
+        if known is not None and known[0] is cs and known[1] is stream:
+            return
+        live = self._live
+        if known is not None:
+            # What its connection before still says is Python's, and goes there as with Dask.
+            with live.alone():
+                if live.streams is not None:
+                    live.streams.remove_client(client)
+            if known[0] is not None and known[0] is not cs:
+                self._guards.release_one(known[0])
+        self._known[client] = found
+        if cs is not None:
+            self._guards.guard_client(cs)
+        if stream is not None:
+            if live.streams is not None and not live.streams.knows_client(client, stream):
+                live.leave_engine()
+            live.core.handle_client_added(client)
+
+    def place(
+        self, who_has: Mapping[Any, Iterable[str]], nbytes: Mapping[Any, int], client: str | None
+    ) -> bool:
+        """Take results that a client put on workers; tell whether the core has them.
+
+        Parameters
+        ----------
+        who_has : mapping of keys to lists of str
+            Addresses of workers.
+        nbytes : mapping of keys to int
+            Sizes in bytes, of those that are known; negative where one is not.
+        client : str or None
+            Who wants them, if anybody.
+        """
+        live = self._live
+        with live.alone():
+            return self._place(who_has, nbytes, client)
+
+    def _place(
+        self, who_has: Mapping[Any, Iterable[str]], nbytes: Mapping[Any, int], client: str | None
+    ) -> bool:
+        live = self._live
+        placed = []
+        for key, addresses in who_has.items():
+            group = key_split_group(key)
+            if type(group) is not str:
+                live.escape("a key that names no group")
+                return False
+            text = live.texts.text(key)
+            state = live.core.state_of(text)
+            if state not in _MAY_BE_PLACED:
+                # A worker has the task in hand, or is about to: only Dask goes on with both.
+                live.escape(f"results for a task that is {state}")
+                return False
+            workers = list(map(live.scheduler.coerce_address, addresses))
+            if not live.membership.known.issuperset(workers):
+                # Dask says so, or knows one that the core is yet to hear of.
+                live.escape("results on a worker that the core does not know")
+                return False
+            size = nbytes.get(key, -1)
+            if not is_size(size) and not (isinstance(size, int) and size < 0):
+                live.escape("results of a size that the core cannot count")
+                return False
+            placed.append(
+                (
+                    text,
+                    group,
+                    key_split(key),
+                    size if size >= 0 else None,
+                    workers,
+                )
+            )
+        if live.texts.has_odd:
+            live.leave_engine()
+        if client:
+            self._make_client(client)
+            self.know_client(client)
+        now_s = time()
+        handle = live.core.handle_update_data
+        live.call(handle, f"update-data-{now_s}", now_s, placed, client or None)
+        live.send()
+        return True
+
+    def methods(self) -> dict[str, Callable[[Any], Any]]:
+        """Give, by name, what makes methods of a scheduler of those of its class."""
+        return {
+            "add_replica": self._add_replica,
+            "client_desires_keys": self._desire,
+            "client_releases_keys": self._release,
+            "remove_client": self._remove_client,
+            "stimulus_cancel": self._cancel,
+            "stimulus_retry": self._retry,
+        }
+
+    def _make_client(self, client: str) -> None:
+        """Have Dask make what stands for a client that it does not know, as of a variable."""
+        live = self._live
+        if client not in live.scheduler.clients:
+            live.scheduler.client_desires_keys(keys=[], client=client)
+
+    def _desire(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, keys: Collection[Any], client: str) -> None:
+            if not live.is_active:
+                upstream(scheduler, keys, client)
+                return
+            keys = list(keys)
+            # Dask makes a client that it does not know, and warns of these.
+            upstream(scheduler, [key for key in keys if not live.has_task(key)], client)
+            texts = [live.texts.text(key) for key in keys if live.has_task(key)]
+            if not texts:
+                return
+            self.know_client(client)
+            now_s = time()
+            handle = live.core.handle_client_desires_keys
+            live.call(handle, f"client-desires-keys-{now_s}", now_s, texts, client)
+            if client == FIRE_AND_FORGET:
+                self._drop_ended(texts, now_s)
+            live.send()
+
+        return method
+
+    def _drop_ended(self, texts: list[str], now_s: float) -> None:
+        """Drop wishes of `fire_and_forget` for tasks that have ended; others drop themselves."""
+        live = self._live
+        ended = [text for text in texts if live.core.state_of(text) in ENDED]
+        if ended:
+            handle = live.core.handle_client_releases_keys
+            live.call(handle, f"client-releases-keys-{now_s}", now_s, ended, FIRE_AND_FORGET)
+
+    def _release(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any, keys: Iterable[Any], client: str, stimulus_id: str | None = None
+        ) -> None:
+            if not live.is_active or client not in scheduler.clients:
+                upstream(scheduler, keys, client, stimulus_id)
+                return
+            known = live.texts.known
+            texts = [text for key in keys if (text := known(key)) is not None]
+            # Whom the core does not know wants nothing.
+            if texts and client in self._known:
+                now_s = time()
+                stimulus_id = stimulus_id or f"client-releases-keys-{now_s}"
+                handle = live.core.handle_client_releases_keys
+                live.call(handle, stimulus_id, now_s, texts, client)
+                live.send()
+
+        return method
+
+    def _remove_client(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, client: str, stimulus_id: str | None = None) -> None:
+            cs = scheduler.clients.get(client)
+            if live.is_active and cs is not None:
+                now_s = time()
+                stimulus_id = stimulus_id or f"remove-client-{now_s}"
+                if client in self._known:
+                    with live.alone():
+                        if live.streams is not None:
+                            live.streams.remove_client(client)
+                        handle = live.core.handle_client_removed
+                        live.call(handle, stimulus_id, now_s, client)
+                        del self._known[client]
+                        # Dask finds that it wants nothing.
+                        self._guards.release_one(cs)
+                        live.send()
+            upstream(scheduler, client, stimulus_id)
+
+        return method
+
+    def _cancel(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any,
+            keys: Collection[Any],
+            client: str,
+            force: bool,
+            reason: str | None = None,
+            msg: str | None = None,
+        ) -> None:
+            if not live.is_active:
+                upstream(scheduler, keys, client, force=force, reason=reason, msg=msg)
+                return
+            known = live.texts.known
+            texts = [text for key in keys if (text := known(key)) is not None]
+            tell = functools.partial(_tell_of_request, scheduler, client, force)
+            tell(len(keys))
+            if client not in scheduler.clients:
+                return
+            self.know_client(client)
+            now_s = time()
+            handle = live.core.handle_cancel
+            stimulus_id = f"cancel-key-{now_s}"
+            counts, cancelled = live.call(
+                handle, stimulus_id, now_s, texts, client, bool(force), reason, msg
+            )
+            for count in counts:
+                tell(count)
+            for text in cancelled:
+                logger.info("Scheduler cancels key %s.  Force=%s", live.texts.key(text), force)
+            live.send()
+
+        return method
+
+    def _retry(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any, keys: Collection[Any], client: str | None = None
+        ) -> tuple[Any, ...]:
+            if not live.is_active or not all(map(live.has_task, keys)):
+                # Of one that is not known Dask raises before it changes anything.
+                return tuple(upstream(scheduler, keys, client))
+            logger.info("Client %s requests to retry %d keys", client, len(keys))
+            if client:
+                scheduler.log_event(client, {"action": "retry", "count": len(keys)})
+            now_s = time()
+            texts = [live.texts.text(key) for key in keys]
+            seen = live.call(live.core.handle_retry, f"stimulus-retry-{now_s}", now_s, texts)
+            again = tuple(map(live.texts.key, seen))
+            live.send()
+            return again
+
+        return method
+
+    def _add_replica(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, ts: Any, ws: Any) -> None:
+            text = live.texts.known(ts.key) if live.is_active else None
+            if text is None or ws.address not in live.membership.known:
+                # To write there is an escape.
+                upstream(scheduler, ts, ws)
+                return
+            now_s = time()
+            handle = live.core.handle_add_keys
+            live.call(handle, f"add-replica-{now_s}", now_s, ws.address, [text])
+            live.send()
+
+        return method
+
+
+def _tell_of_request(scheduler: Any, client: str, force: bool, count: int) -> None:
+    logger.info("Client %s requests to cancel %d keys", client, count)
+    scheduler.log_event(client, {"action": "cancel", "count": count, "force": force})

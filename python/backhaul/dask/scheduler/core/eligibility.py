@@ -1,0 +1,92 @@
+"""When a core may have the state of a scheduler, and what it has to know of its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask.utils import parse_timedelta
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.progress import MultiProgress, Progress
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+
+import dask
+from backhaul.dask.compat.names import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
+from backhaul.dask.placement.link_placement import LinkPlacement
+from backhaul.dask.resource_pools.scheduler_slots import slots_of
+from backhaul.dask.scheduler.core.handler_overrides import program_handler, program_method
+from backhaul.dask.scheduler.core.import_state import are_amounts, holds_no_tasks
+
+__all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
+
+#: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
+_UNDERSTOOD = (LinkPlacement, WorkStealing, ShuffleSchedulerPlugin)
+
+#: Those that only want to hear which tasks fail or are forgotten besides, likewise
+WATCHERS_OF_ENDS = (Progress, MultiProgress)
+
+#: Those that only want to hear which runs ended, and may hear so later: no class of a user's
+WATCHERS = (TaskStreamPlugin, *WATCHERS_OF_ENDS)
+
+#: How many transitions the core keeps where Dask keeps all
+_TRANSITIONS_KEPT = 100_000
+
+
+def refusal(scheduler: Any) -> str | None:
+    """Say why a core may not have the state of a scheduler now; None if it may."""
+    if not holds_no_tasks(scheduler):
+        return "there are tasks"
+    if scheduler.transition_counter_max:
+        return "transitions are counted"
+    if scheduler.no_workers_timeout == 0:
+        # Dask's timer raises then, each time.
+        return "distributed.scheduler.no-workers-timeout is zero"
+    if not all(are_amounts(ws.resources) for ws in scheduler.workers.values()):
+        return "resources are no numbers"
+    stealing = scheduler.extensions.get("stealing")
+    if stealing is not None and stealing.in_flight:
+        return "tasks are being stolen"
+    for plugin in scheduler.plugins.values():
+        if not may_stay(plugin):
+            return f"the plugin {type(plugin).__name__} listens"
+    operation = program_handler(scheduler)
+    if operation is not None:
+        return f"a program handles {operation} by itself"
+    method = program_method(scheduler)
+    if method is not None:
+        return f"a program has replaced the method {method}"
+    return None
+
+
+def may_stay(plugin: Any) -> bool:
+    """Tell whether a plugin has all that it asks for while a core has the state."""
+    return isinstance(plugin, _UNDERSTOOD) or type(plugin) in WATCHERS or not _listens(plugin)
+
+
+def _listens(plugin: Any) -> bool:
+    if getattr(plugin, "transition", None) is not None:
+        own = getattr(type(plugin), "transition", None)
+        if own is not SchedulerPlugin.transition:
+            return True
+    own = getattr(type(plugin), "update_graph", None)
+    return own is not None and own is not SchedulerPlugin.update_graph
+
+
+def settings_of(scheduler: Any) -> dict[str, Any]:
+    """Say what the user set about a scheduler's decisions, as a core takes it."""
+    durations = dask.config.get("distributed.scheduler.default-task-durations")
+    kept = scheduler.transition_log.maxlen
+    slots = slots_of(scheduler)
+    return {
+        "recent_transitions_max": _TRANSITIONS_KEPT if kept is None else kept,
+        "beside_tasks_max": None if slots is None else slots.beside_max,
+        "worker_saturation": float(scheduler.WORKER_SATURATION),
+        "rootish_dependencies": scheduler.rootish_tg_threshold,
+        "rootish_dependency_tasks": scheduler.rootish_tg_dependencies_threshold,
+        "unknown_duration_s": scheduler.UNKNOWN_TASK_DURATION,
+        "known_durations_s": [(name, parse_timedelta(s)) for name, s in durations.items()],
+        "allowed_failures": scheduler.allowed_failures,
+        "no_workers_timeout_s": scheduler.no_workers_timeout,
+        "bandwidth_bytes_per_s": float(scheduler.bandwidth),
+        "default_data_bytes": DEFAULT_DATA_SIZE,
+        "refuse_over_memory": bool(dask.config.get("distributed.worker.memory.terminate")),
+    }

@@ -1,0 +1,460 @@
+"""The streams of a scheduler whose state is in the core, handled on the engine's thread.
+
+While they are, hot messages of workers and clients never come here (``crates/dask/src/hot``); all
+others do, in their order, and are handled as ever (`handlers`). Whatever the core has to say,
+whoever made it say so, is sent from there, so that each peer has it in the order in which the core
+said it; what else is queued for a peer goes first (`backhaul.dask.comm.batched_stream.Gate`). What
+is left to do in Python follows within half a second, and is done before the state leaves the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+from dask.utils import parse_timedelta
+
+from backhaul._native import SchedulerStreams
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.compat.instance_patches import ENGINE_STREAMS
+from backhaul.dask.compat.names import Pickled, ToPickle
+from backhaul.dask.compat.operations import UPDATE_GRAPH
+from backhaul.dask.compat.patching import is_dasks
+from backhaul.dask.scheduler.core.submissions import note_collisions, note_submission
+from backhaul.dask.scheduler.core.window import CoreWindow, compute_seconds
+from backhaul.dask.scheduler.saturation import Expectation
+from backhaul.dask.serialize.codec import codec, encode
+from backhaul.dask.serialize.pickled_task import keep
+from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+    from backhaul.dask.scheduler.window import InFlightWindow
+
+__all__ = ["EngineStreams", "EngineWindow", "spec_payload", "submitted_task"]
+
+#: How long what is left to do in Python waits, in seconds: while much happens, and at most
+_LOOK_S, _LOOK_MAX_S = 0.05, 0.4
+
+#: A larger task is written when it is sent, not kept as bytes
+_SPEC_BYTES_MAX = 1 << 20
+
+
+class EngineStreams:
+    """The streams of one core, from when its scheduler's state came until it leaves.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+
+    Attributes
+    ----------
+    is_active : bool
+        Whether the engine handles messages.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+        self.is_active = False
+        self._window: InFlightWindow | None = None
+        #: By number: the comm, and the stream that sends on it
+        self._peers: dict[int, tuple[BackhaulComm, AdaptiveBatchedSend]] = {}
+        #: Those whose streams are handled here, by name and by address: their numbers
+        self._clients: dict[str, int] = {}
+        self._workers: dict[str, int] = {}
+        self._keepers: set[str] = set()
+        self._look_s = _LOOK_S
+        self._looked: dict[str, int] = {}
+        self._due: asyncio.Handle | None = None
+        #: Reasons for the engine to handle nothing for now
+        self._pauses = 0
+        self._is_looked_at = False
+
+    def begin(self) -> bool:
+        """Begin, if all streams are over our comms; tell whether that is so."""
+        live = self._live
+        scheduler = live.scheduler
+        try:
+            self._event_loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        # What clients submit goes to a program's own handler of graphs, where there is one.
+        if not ENGINE_STREAMS.fits(scheduler) or not is_dasks(
+            scheduler.stream_handlers.get(UPDATE_GRAPH)
+        ):
+            return False
+        workers = {address: scheduler.stream_comms.get(address) for address in scheduler.workers}
+        clients = {name: scheduler.client_comms.get(name) for name in scheduler.clients}
+        # A client of the scheduler's own has no stream, and hears nothing.
+        clients = {name: stream for name, stream in clients.items() if stream is not None}
+        if not all(map(_is_ours, (*workers.values(), *clients.values()))):
+            return False
+        window, results = live.window, live.results
+        limits = None
+        if window is not None:
+            limits = window.limits(scheduler.WORKER_SATURATION)
+        self._native = SchedulerStreams(
+            live.core,
+            result_bytes_max=0 if results is None else results.bytes_max,
+            window=limits,
+            fifo_timeout_s=float(parse_timedelta(FIFO_TIMEOUT)),
+        )
+        self.is_active = True
+        if window is not None:
+            self._window = window.upstream
+            for prefix, one in self._window.expectations.items():
+                self._native.expect(prefix, one.seconds, one.nbytes)
+            for group, tasks in self._window.confirmed.items():
+                # Tasks of other groups are not the core's.
+                if type(group) is str:
+                    self._native.confirm(group, tasks)
+            live.fill_by(EngineWindow(live, self._window, self._native))
+            for address, ws in scheduler.workers.items():
+                self.note_memory(address, ws.metrics)
+        try:
+            for address, stream in workers.items():
+                self._add("worker", address, stream)
+            for name, stream in clients.items():
+                self._add("client", name, stream)
+        except ConnectionError:
+            # One has just gone, of which Dask is about to hear.
+            self.end()
+            return False
+        self._note_keepers()
+        self._look_later()
+        return True
+
+    def end(self) -> None:
+        """Have the engine handle nothing any more, and take over what it leaves."""
+        if not self.is_active:
+            return
+        self.is_active = False
+        if self._due is not None:
+            self._due.cancel()
+        live = self._live
+        left = self._native.stop()
+        for comm, stream in self._peers.values():
+            comm.untap()
+            stream.leave()
+        for peer, frames in left["held"]:
+            stream = self._peers[peer][1]
+            _send_held(stream, [frames])
+        if self._window is not None:
+            self._window.learn_anew(
+                {
+                    prefix: Expectation(seconds, nbytes)
+                    for prefix, seconds, nbytes in left["expectations"]
+                },
+                dict(left["confirmed"]),
+            )
+            live.fill_by(CoreWindow(live, self._window))
+        live.note_handled(left["counts"])
+        self._peers.clear()
+        self._write_down(left["notes"])
+
+    def knows_client(self, name: str, stream: Any) -> bool:
+        """Take in a client that has come since; tell whether its stream is handled here."""
+        if name in self._clients:
+            return True
+        if not _is_ours(stream):
+            return False
+        try:
+            self._add("client", name, stream)
+        except ConnectionError:
+            return False
+        self._note_keepers()
+        return True
+
+    def knows_worker(self, address: str, stream: Any) -> bool:
+        """Take in a worker that has come since; tell whether its stream is handled here."""
+        if address in self._workers:
+            return True
+        if not _is_ours(stream):
+            return False
+        # Of one that has gone already Dask is about to hear.
+        with contextlib.suppress(ConnectionError):
+            self._add("worker", address, stream)
+        return True
+
+    def remove_worker(self, address: str) -> None:
+        """Leave what a worker says that is about to go, and what it is told, to Python."""
+        self._remove(self._workers.pop(address, None))
+
+    def remove_client(self, name: str) -> None:
+        """Leave what a client says that goes, and what it is told, to Python."""
+        self._remove(self._clients.pop(name, None))
+
+    def _remove(self, peer: int | None) -> None:
+        if peer is None:
+            return
+        held = self._native.remove(peer)
+        comm, stream = self._peers.pop(peer)
+        comm.untap()
+        stream.leave()
+        _send_held(stream, held)
+
+    def flush(self) -> None:
+        """Send what the core has to say."""
+        if self._native.flush():
+            self.catch_up()
+
+    def pause(self, pause: bool) -> None:
+        """Have the engine handle nothing for a while, or again."""
+        self._pauses += 1 if pause else -1
+        if self.is_active:
+            self._native.pause(self._pauses > 0)
+
+    def look(self) -> None:
+        """Have the engine handle nothing until the event loop comes round, as somebody looks."""
+        if self._is_looked_at or not self.is_active:
+            return
+        self._is_looked_at = True
+        self.pause(True)
+        self._event_loop.call_soon(self._looked_at)
+        self._live.forget_gone()
+
+    def _looked_at(self) -> None:
+        self._is_looked_at = False
+        self.pause(False)
+
+    def note_memory(self, worker: str, metrics: dict[str, Any]) -> None:
+        """Hear how much memory a worker uses."""
+        if self._window is not None:
+            self._native.set_memory(worker, float(metrics.get("memory", 0)))
+
+    def note_spans(self, spans: Mapping[str, str | None]) -> None:
+        """Hear of the groups of a graph, and the span of each."""
+        for group, span_id in spans.items():
+            self._native.set_span(group, span_id)
+
+    def has_failed(self) -> bool:
+        """Tell whether the engine has met a defect; the state has left the core then."""
+        failure = self._native.failure() if self.is_active else None
+        if failure is not None:
+            self._live.give_up(failure, "an error in the core")
+        return failure is not None
+
+    def counts(self) -> dict[str, int]:
+        """Count the messages that the engine has handled, by operation."""
+        return self._native.counts() if self.is_active else {}
+
+    def _add(self, kind: str, name: str, stream: AdaptiveBatchedSend) -> None:
+        comm = stream.comm
+        peer = self._native.add(kind, name, comm.endpoint)
+        self._peers[peer] = comm, stream
+        if kind == "worker":
+            self._workers[name] = peer
+        else:
+            self._clients[name] = peer
+        give_up = partial(self._live.escape, "the comm of a stream that is replaced")
+        stream.join(_Gate(self._native, peer, give_up))
+        comm.tap(self._native, peer)
+
+    def _look_later(self) -> None:
+        self._due = self._event_loop.call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        """Do what the engine has left to do."""
+        if not self.is_active:
+            return
+        counts = self._native.counts()
+        busy = counts != self._looked
+        self._looked = counts
+        self._look_s = _LOOK_S if busy else min(2 * self._look_s, _LOOK_MAX_S)
+        self._native.flush()
+        self._live.forget_gone()
+        self._note_keepers()
+        self._look_later()
+
+    def catch_up(self) -> None:
+        """Write down what the engine did; what may be an escape comes soon after."""
+        if self.is_active:
+            notes = self._native.notes()
+            self._write_down(notes)
+            if notes["failure"] is not None or notes["give_back"]:
+                self._event_loop.call_soon(self._act_on, notes)
+
+    def _write_down(self, notes: dict[str, Any]) -> None:
+        live = self._live
+        self._say(notes["unsaid"])
+        results = live.results
+        if results is not None:
+            for worker in notes["unwanted_from"]:
+                results.not_wanted(worker)
+        gone = notes["gone_groups"]
+        written = 0
+        for client, start, is_new, has_collided, was_idle, group in notes["submitted"]:
+            if was_idle:
+                live.spans.begin_computation()
+            if group is not None:
+                name, span_id, gone_before = group
+                for last in gone[written:gone_before]:
+                    live.spans.gone(last)
+                written = max(written, gone_before)
+                live.spans.come_again(name, span_id)
+            if has_collided:
+                note_collisions(1)
+            note_submission(
+                live.scheduler, client, start, new_tasks=int(is_new), collisions=int(has_collided)
+            )
+        for last in gone[written:]:
+            live.spans.gone(last)
+
+    def _act_on(self, notes: dict[str, Any]) -> None:
+        """Do what may be an escape."""
+        live = self._live
+        if not self.is_active:
+            return
+        if not self.has_failed() and live.window is not None:
+            for prefix in notes["give_back"]:
+                live.window.give_back(prefix)
+
+    def _say(self, messages: list[Any]) -> None:
+        """Send what has no form in the engine."""
+        if messages:
+            self._live.send_messages(messages)
+
+    def _note_keepers(self) -> None:
+        results = self._live.results
+        keepers = set() if results is None else set(results.keepers())
+        if keepers != self._keepers:
+            self._keepers = keepers
+            self._native.set_keepers(sorted(keepers))
+
+
+class EngineWindow(CoreWindow):
+    """The in-flight window that the engine looks after, for messages that come here.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    window : InFlightWindow
+        What it goes back to.
+    native : SchedulerStreams
+        What looks after it.
+    """
+
+    def __init__(self, live: LiveCore, window: InFlightWindow, native: SchedulerStreams) -> None:
+        super().__init__(live, window)
+        self._native = native
+
+    def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
+        seconds = compute_seconds(message)
+        return self._native.observe(group, prefix, seconds, message["nbytes"] or 0)
+
+    def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
+        self._native.refill(worker, stimulus_id, now_s)
+
+    def has_too_many(self, prefix: str) -> bool:
+        return self._native.has_too_many(prefix)
+
+    def give_back(self, prefix: str) -> None:
+        # What was learned is here again only then.
+        self._live.escape("tasks to take back")
+        self.upstream.give_back(prefix)
+
+
+class _Gate:
+    """Has the engine's messages for a peer wait for those that are queued here."""
+
+    def __init__(self, native: SchedulerStreams, peer: int, give_up: Callable[[], None]) -> None:
+        self._native = native
+        self._peer = peer
+        self.give_up = give_up
+
+    def hold(self) -> None:
+        self._native.hold(self._peer, True)
+
+    def release(self) -> None:
+        self._native.hold(self._peer, False)
+
+
+def spec_payload(task: Any, span_id: str | None) -> bytes:
+    """Write a task, and the id of its span, as the engine sends them.
+
+    Parameters
+    ----------
+    task : Task
+        What is to run.
+    span_id : str or None
+        The span of its group.
+
+    Returns
+    -------
+    bytes
+        Nothing if it is for Dask to write: it is large, or cannot be pickled.
+    """
+    try:
+        message = encode(ToPickle(task))
+    except Exception:  # The same will be said of it when it is sent.
+        return b""
+    if message is None or message.message_bytes > _SPEC_BYTES_MAX:
+        return b""
+    return codec.pack([span_id, None, *message.frames[1:]])
+
+
+def submitted_task(
+    key: Any, payload: bytes, *, is_producer: bool = False
+) -> tuple[Any, str | None]:
+    """Give a task that was submitted past Python, and the id of its span.
+
+    Parameters
+    ----------
+    key : key
+        Of the task.
+    payload : bytes
+        What the core has of it.
+    is_producer : bool
+        Whether the core knows that it produces data.
+
+    Returns
+    -------
+    tuple of GraphNode and (str or None)
+        The task; a call, nobody has looked into.
+    """
+    span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
+    pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
+    # Of what is no call that is all that is known.
+    if dependencies is None:
+        return pickle.loads(pickled), span_id
+    return keep(key, pickled, dependencies, is_producer=is_producer), span_id
+
+
+def _is_ours(stream: Any) -> bool:
+    if not isinstance(stream, AdaptiveBatchedSend):
+        return False
+    # One that reads or writes in a way of its own has to see what comes and goes.
+    kind = type(stream.comm)
+    return (
+        isinstance(stream.comm, BackhaulComm)
+        and kind.read is BackhaulComm.read
+        and kind.write is BackhaulComm.write
+    )
+
+
+def _send_held(stream: AdaptiveBatchedSend, held: list[list[bytes]]) -> None:
+    """Send what was held for messages that are queued here, after those."""
+    for frames in held:
+        if not stream.comm.closed():
+            stream.send(*_messages_of(frames))
+
+
+def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:
+    """Read messages that were written for a peer, to be written again; no task is loaded."""
+    messages = msgpack.unpackb(frames[0], use_list=False, strict_map_key=False)
+    for message in messages:
+        task = message.get("run_spec")
+        if task is not None:
+            place = task["__Pickled__"]
+            header = msgpack.unpackb(frames[place], use_list=False)
+            parts = frames[place + 1 : place + 1 + header["num-sub-frames"]]
+            message["run_spec"] = Pickled(header, parts)
+    return list(messages)

@@ -1,0 +1,112 @@
+"""Keys of tasks as the core has them: texts, each of one key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backhaul.dask.serialize.codec import codec
+
+__all__ = ["KeyTexts"]
+
+#: Begins the text of a key that is none
+_MARK = "\0"
+
+#: Begins that of one that msgpack has no form for, as it has one for all that Dask takes for a key
+_ODD = "\0\u0100"
+
+
+class KeyTexts:
+    """Turns keys into texts and back; most are texts already.
+
+    Tuples and numbers get a text that no key in use begins with, for as long as they are
+    known: their msgpack, one character for each byte, so that they can be sent without Python
+    (``crates/dask/src/hot/keys.rs``). Equal keys, such as 1 and 1.0, have one. Those of a graph
+    that became no Python objects are not noted: their texts are made again.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[Any, str] = {}
+        self._keys: dict[str, Any] = {}
+        #: Whether there was a key without such a form
+        self.has_odd = False
+        self._has_packed = False
+
+    def expect_packed(self, expected: bool) -> None:
+        """Note whether there are keys that are no texts and not noted here."""
+        self._has_packed = expected
+
+    def text(self, key: Any) -> str:
+        """Give the text of a key, which is noted if it is new."""
+        if type(key) is str and not key.startswith(_MARK):
+            return key
+        text = self._texts.get(key)
+        if text is None:
+            text = self._made(key)
+            self._texts[key] = text
+            self._keys[text] = key
+        return text
+
+    def known(self, key: Any) -> str | None:
+        """Give the text of a key if it has one; a key that is no text may not be hashable."""
+        if type(key) is str and not key.startswith(_MARK):
+            return key
+        try:
+            text = self._texts.get(key)
+            return _packed(key) if text is None and self._has_packed else text
+        except Exception:  # Whatever msgpack has against it
+            return None
+
+    def key(self, text: str) -> Any:
+        """Give the key of a text, which may stand for no task any more."""
+        known = self._keys.get(text)
+        if known is not None or not text.startswith(_MARK) or text.startswith(_ODD):
+            return text if known is None else known
+        return codec.unpack(text[len(_MARK) :].encode("latin-1"))
+
+    @property
+    def are_keys(self) -> bool:
+        """Whether each text in use is its key."""
+        return not (self._keys or self._has_packed)
+
+    def translated(self, value: Any) -> Any:
+        """Put keys in the place of a text, of those in a list, or of those that a dict is by."""
+        if type(value) is str:
+            return self.key(value)
+        if type(value) is list:
+            return [self.key(text) for text in value]
+        return {self.key(text): one for text, one in value.items()}
+
+    def forget(self, text: str) -> None:
+        """Let go of a text that stands for no task any more."""
+        if text.startswith(_MARK):
+            key = self._keys.pop(text, None)
+            self._texts.pop(key, None)
+
+    def _made(self, key: Any) -> str:
+        try:
+            text = _packed(key)
+        except Exception:  # Whatever msgpack has against it
+            text = _ODD
+        if text == _ODD or text in self._keys:
+            self.has_odd = True
+            text = f"{_ODD}{type(key).__name__} {key!r}"
+            while text in self._keys:
+                text += "'"
+        return text
+
+
+def _packed(key: Any) -> str:
+    return _MARK + str(codec.pack(_canonical(key)).decode("latin-1"))
+
+
+def _canonical(key: Any) -> Any:
+    """Give the one of equal keys that has whole numbers where it can."""
+    if isinstance(key, tuple):
+        return tuple(map(_canonical, key))
+    if isinstance(key, (bool, float)) and key == (whole := int(key)) and abs(whole) < _EXACT_MAX:
+        return whole
+    return key
+
+
+#: Below it each whole number is a float
+_EXACT_MAX = 1 << 53

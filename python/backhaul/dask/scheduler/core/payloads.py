@@ -1,0 +1,61 @@
+"""What the core says as texts and bytes, as Python has it: keys, run specs, errors, its history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.compat.names import Transition
+from backhaul.dask.scheduler.core.engine_streams import submitted_task
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["LivePayloads", "past_transitions"]
+
+
+class LivePayloads:
+    """Answers for a running core what its texts stand for.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+
+    def key(self, text: str) -> Any:
+        """Give the key of a text, which may be that of a task that is gone."""
+        return self._live.texts.key(text)
+
+    def run_spec(self, text: str, payload: bytes) -> Any:
+        """Give what a task runs."""
+        found = self._live.specs.get(text)
+        if found is None and payload:
+            # It came as bytes, of which the core has read whether the task produces data.
+            is_producer = bool(self._live.core.task_value(text, "data_producer"))
+            found = submitted_task(self._live.texts.key(text), payload, is_producer=is_producer)
+        return None if found is None else found[0]
+
+    def annotations(self, text: str, payload: bytes) -> dict[str, Any]:
+        """Give the annotations of a task."""
+        return dict(self._live.annotations[payload])
+
+    def exception(self, text: str, payload: bytes) -> Any:
+        """Give what a task raised."""
+        return self._live.raised.get(payload)
+
+    def traceback(self, text: str, payload: bytes) -> Any:
+        """Give where it raised it."""
+        return self._live.raised.get(payload)
+
+
+def past_transitions(live: LiveCore) -> list[Transition]:
+    """Give the core's last transitions as Dask's, the oldest first; none says what it led to."""
+    key_of = live.texts.key
+    make: Any = Transition
+    return [
+        make(key_of(text), start, finish, {}, stimulus_id, at)
+        for text, start, finish, stimulus_id, at in live.core.recent_transitions()
+    ]

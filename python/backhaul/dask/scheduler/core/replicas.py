@@ -1,0 +1,62 @@
+"""Results that several workers hold, for Dask's active memory manager while the core has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.compat.names import (
+    ActiveMemoryManagerExtension,
+    ReduceReplicas,
+    RetireWorker,
+    TaskState,
+)
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["may_look", "only_reduces", "snapshots"]
+
+
+def only_reduces(manager: ActiveMemoryManagerExtension) -> bool:
+    """Tell whether a manager does nothing but drop copies that are too many."""
+    return type(manager) is ActiveMemoryManagerExtension and all(
+        type(policy) is ReduceReplicas for policy in manager.policies
+    )
+
+
+def may_look(manager: ActiveMemoryManagerExtension) -> bool:
+    """Tell whether a manager only looks at tasks one by one, and has the scheduler do the rest."""
+    return type(manager) is ActiveMemoryManagerExtension and all(
+        type(policy) in (ReduceReplicas, RetireWorker) for policy in manager.policies
+    )
+
+
+def snapshots(live: LiveCore) -> set[Any]:
+    """Make of each such result a task with as much as that policy looks at.
+
+    They stand for the tasks of one moment, by key; what is suggested for them goes to the core as
+    `request_remove_replicas`.
+    """
+    workers = live.scheduler.workers
+    waiting: dict[str, Any] = {}
+    found = set()
+    for text, nbytes, actor, who_has, waiters in live.core.replicated_tasks():
+        ts = _task(live, text, "memory")
+        ts.nbytes, ts.actor = nbytes, actor
+        ts.who_has = {workers[address] for address in who_has}
+        ts.waiters = set()
+        for waiter, worker in waiters:
+            if waiter not in waiting:
+                waiting[waiter] = one = _task(live, waiter, "processing" if worker else "waiting")
+                one.processing_on = None if worker is None else workers[worker]
+            ts.waiters.add(waiting[waiter])
+        found.add(ts)
+    return found
+
+
+def _task(live: LiveCore, text: str, state: str) -> Any:
+    ts: Any = TaskState.__new__(TaskState)
+    ts.key = live.texts.key(text)
+    ts._hash = hash(ts.key)
+    ts._state = state
+    return ts

@@ -1,0 +1,65 @@
+"""Tasks that ask for resources while the core has the state: `scheduler_slots` says what, it where.
+
+What tasks ask for is read here, as it takes functions and annotations. Which worker has room, and
+which tasks wait, is the core's, by the same rules (`crates/dask/src/scheduler/room.rs`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.resource_pools.requests import CPU
+from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots, slots_of
+from backhaul.dask.resource_pools.worker_inventory import described
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["Room"]
+
+
+class Room:
+    """What a core is told of resources, and tells of them.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose core it is; its scheduler has no tasks yet.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+        self.slots: SchedulerSlots | None = slots_of(live.scheduler)
+        if self.slots is not None:
+            self.slots.leave()
+            for ws in live.scheduler.workers.values():
+                self.describe(ws)
+
+    def describe(self, ws: Any) -> None:
+        """Tell the core what a worker has, before that joins."""
+        declared = None if self.slots is None else described(ws)
+        if declared is not None:
+            self._live.core.declare_worker(ws.address, declared)
+
+    def is_first_with_cpu(self, ws: Any) -> bool:
+        """Tell whether tasks that asked for threads may ask for what this worker brings."""
+        if self.slots is None or CPU not in ws.resources:
+            return False
+        others = self._live.scheduler.resources[CPU].keys() - {ws.address}
+        return not others and self._live.core.room() is not None
+
+    def tell_unmet(self) -> None:
+        """Say what no worker can ever meet."""
+        if self.slots is None:
+            return
+        live = self._live
+        for text, amounts, threads, reason in live.core.take_unmet():
+            asked = self.slots.asked.of(amounts, threads)
+            self.slots.warn_unmet(live.texts.key(text), asked, reason)
+
+    def release(self) -> None:
+        """Have the slots go on, once all tasks are Dask's."""
+        said = None if self.slots is None else self._live.core.room()
+        if said is not None and self.slots is not None:
+            live = self._live
+            self.slots.take_over(said, lambda text: live.scheduler.tasks[live.texts.key(text)])

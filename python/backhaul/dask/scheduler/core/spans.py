@@ -1,0 +1,145 @@
+"""Spans and computations while the core has the groups: what stands for these meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.compat.names import Computation
+from backhaul.dask.scheduler.core.export_state import fill_counts, fill_times
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler.core.guarded_classes import Guards
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["Spans"]
+
+
+class Spans:
+    """Tells the extension for spans, and computations, of groups by objects that stand for them.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose groups.
+    guards : Guards
+        What makes the objects.
+    """
+
+    def __init__(self, live: LiveCore, guards: Guards) -> None:
+        self._live = live
+        self._guards = guards
+        #: By name: what stands for a group that the core has, and the computation it is part of
+        self._groups: dict[str, tuple[Any, Any]] = {}
+
+    def observe(
+        self,
+        groups: Mapping[str, tuple[str, Any]],
+        span_metadata: Any,
+        code: Any,
+        annotations: Mapping[str, Any] | None = None,
+    ) -> dict[str, str | None]:
+        """Tell of the groups of a graph, before the core has it.
+
+        Parameters
+        ----------
+        groups : mapping of str to tuple of str and key
+            By name of each group, its prefix and a key of one of its tasks.
+        span_metadata, code, annotations : object
+            As the client gave them; the annotations are those of all tasks.
+
+        Returns
+        -------
+        dict
+            The id of the span of each group.
+        """
+        computation = self._computation(code)
+        computation.annotations.update(annotations or {})
+        found = {}
+        for name, (prefix, _) in groups.items():
+            group = self._groups.get(name)
+            if group is None:
+                group = self._guards.views.group(name, prefix)
+                self._groups[name] = group, computation
+                computation.groups.add(group)
+            else:
+                group = group[0]
+            found[name] = group
+        extension = self._live.scheduler.extensions.get("spans")
+        if extension is not None:
+            tasks = [
+                SimpleNamespace(key=key, group=found[name], annotations=None)
+                for name, (_, key) in groups.items()
+            ]
+            extension.observe_tasks(tasks, span_metadata=span_metadata, code=code)
+        return {name: group.span_id for name, group in found.items()}
+
+    def gone(self, last: Mapping[str, Any]) -> None:
+        """Have what stood for a group whose tasks are forgotten say for good what that said last.
+
+        Parameters
+        ----------
+        last : mapping
+            One of `SchedulerCore.take_gone_groups`.
+        """
+        self._groups.pop(last["name"], None)
+        group = self._guards.views.release_group(last["name"])
+        if group is not None:
+            fill_counts(group, last)
+            fill_times(group, last)
+
+    def write(self) -> None:
+        """Put the scheduler's groups in the place of what stood for them."""
+        scheduler = self._live.scheduler
+        extension = scheduler.extensions.get("spans")
+        for name, (group, computation) in self._groups.items():
+            real = scheduler.task_groups.get(name)
+            if real is None or real is group:
+                # Not one of its tasks ever came to be, or it is the same object.
+                continue
+            real.span_id = group.span_id
+            computation.groups.discard(group)
+            computation.groups.add(real)
+            span = extension.spans.get(group.span_id) if extension is not None else None
+            if span is not None:
+                span.groups.discard(group)
+                span.groups.add(real)
+        self._groups.clear()
+
+    def come_again(self, name: str, span_id: str | None) -> None:
+        """Tell of a group of a name that was known before, as it came with a task of its prefix.
+
+        Parameters
+        ----------
+        name : str
+            Of the group, and of its prefix.
+        span_id : str or None
+            The span of the group that had the name before, which goes on.
+        """
+        scheduler = self._live.scheduler
+        group = self._guards.views.group(name, name)
+        group.span_id = span_id
+        computations = self._guards.computations()
+        if not computations:
+            self.begin_computation()
+        self._groups[name] = group, computations[-1]
+        computations[-1].groups.add(group)
+        extension = scheduler.extensions.get("spans")
+        span = extension.spans.get(span_id) if extension is not None else None
+        if span is not None:
+            span.groups.add(group)
+
+    def begin_computation(self) -> None:
+        """Begin a computation, as Dask does with a graph that comes when nothing is to be done."""
+        self._guards.computations().append(Computation())
+
+    def _computation(self, code: Any) -> Any:
+        """Find or make what new tasks are part of, as Dask does."""
+        computations = self._guards.computations()
+        if self._live.core.is_idle() or not computations:
+            self.begin_computation()
+        computation = computations[-1]
+        if code:
+            computation.code.add(code)
+        return computation

@@ -1,0 +1,229 @@
+"""Work stealing while the core has the state: it decides, and Dask's extension tells of it.
+
+The core files tasks and chooses what is moved (``crates/dask/src/scheduler/stealing.rs``). What
+Dask's extension counts and logs of that, it counts and logs here; what it files is written into it
+when the state leaves, or somebody looks at that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.compat.names import WorkStealing, fast_tasks, time
+from backhaul.dask.scheduler.core.failures import worker_that_left
+
+if TYPE_CHECKING:
+    from backhaul._native import SchedulerCore
+    from backhaul.dask.scheduler.core.guarded_classes import Guards
+    from backhaul.dask.scheduler.core.live_core import LiveCore
+
+__all__ = ["ATTRIBUTES", "Stealing", "begin_stealing", "write_stealing"]
+
+logger = logging.getLogger("distributed.stealing")
+
+#: What the extension has of tasks
+ATTRIBUTES = (
+    "_in_flight_event",
+    "_request_counter",
+    "in_flight",
+    "in_flight_occupancy",
+    "in_flight_tasks",
+    "key_stealable",
+    "stealable",
+    "unknown_durations",
+)
+
+#: Costs are told apart by so many levels
+LEVELS = len(WorkStealing.cost_multipliers)
+
+#: What Dask calls its own requests
+_STIMULUS = "steal-"
+
+
+def begin_stealing(core: SchedulerCore, scheduler: Any) -> None:
+    """Have a core that has just been made file tasks, if the scheduler moves any."""
+    extension = scheduler.extensions.get("stealing")
+    if type(extension) is WorkStealing:
+        core.begin_stealing(sorted(map(str, fast_tasks)), extension._request_counter)
+
+
+def write_stealing(
+    core: SchedulerCore,
+    scheduler: Any,
+    key_of: Callable[[str], Any],
+    departed: dict[str, Any] | None = None,
+) -> None:
+    """Write what a core has filed into the extension of a scheduler that its tasks were written to.
+
+    Parameters
+    ----------
+    core : SchedulerCore
+        The core.
+    scheduler : distributed.Scheduler
+        Has the tasks.
+    key_of : callable
+        Gives the key of a text.
+    departed : dict of str to WorkerState, optional
+        Workers that have left, by address.
+    """
+    extension = scheduler.extensions.get("stealing")
+    said = core.stealing()
+    if extension is None or said is None:
+        return
+    workers, tasks = scheduler.workers, scheduler.tasks
+    departed = departed or {}
+
+    def task(text: str) -> Any:
+        return tasks[key_of(text)]
+
+    to_departed = _moves_to_departed(said)
+
+    def thief_at(address: str) -> Any:
+        here = workers.get(address)
+        if here is not None and to_departed[address] <= 0:
+            return here
+        to_departed[address] -= 1
+        return departed.get(address) or worker_that_left(address, scheduler=scheduler)
+
+    new_set = type(scheduler.running)
+    for levels in extension.stealable.values():
+        for level in levels:
+            level.clear()
+    extension.key_stealable.clear()
+    for address, level, texts in said["stealable"]:
+        for text in texts:
+            extension.stealable[address][level].add(task(text))
+            extension.key_stealable[task(text)] = address, level
+    extension.in_flight.clear()
+    for text, victim, thief, victim_s, thief_s, stimulus_id in said["in_flight"]:
+        extension.in_flight[task(text)] = {
+            "victim": workers[victim],
+            "thief": thief_at(thief),
+            "victim_duration": victim_s,
+            "thief_duration": thief_s,
+            "stimulus_id": stimulus_id,
+        }
+    for own, counts in (
+        (extension.in_flight_occupancy, said["occupancy"]),
+        (extension.in_flight_tasks, said["tasks"]),
+    ):
+        own.clear()
+        own.update({workers[address]: count for address, count in counts})
+    extension.unknown_durations.clear()
+    for prefix, texts in said["unknown"]:
+        extension.unknown_durations[prefix] = new_set(map(task, texts))
+    extension._request_counter = said["requests"]
+    if extension.in_flight:
+        extension._in_flight_event.clear()
+    else:
+        extension._in_flight_event.set()
+
+
+def _moves_to_departed(said: dict[str, Any]) -> Counter[str]:
+    """Count, by address, the moves to workers that have left; they are the earliest to it.
+
+    Another worker may have come to that address since. The core counts what is moved to and from
+    each that is there: what is moved to an address beyond that is for who had it before.
+    """
+    moves = Counter(thief for _, _, thief, *_ in said["in_flight"])
+    moves.subtract(victim for _, victim, *_ in said["in_flight"])
+    moves.subtract(dict(said["tasks"]))
+    return moves
+
+
+class Stealing:
+    """The extension of one scheduler while a core has the state.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose core.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+        extension = live.scheduler.extensions.get("stealing")
+        self.extension = extension if type(extension) is WorkStealing else None
+
+    def guard(self, guards: Guards) -> None:
+        """Have the core answer in the place of the extension."""
+        if self.extension is not None:
+            methods: dict[str, Callable[..., Any]] = {
+                "add_worker": self._add_worker,
+                "balance": self._balance,
+                "move_task_confirm": self._confirm,
+                "remove_worker": self._remove_worker,
+            }
+            guards.guard_extension(self.extension, ATTRIBUTES, methods)
+
+    def balance(self) -> None:
+        """Have the core look for tasks that are to be moved."""
+        live, extension = self._live, self.extension
+        if extension is None or not live.core.may_balance():
+            return
+        start = time()
+        log = []
+        for level, text, cost_s, *rest in live.core.balance(start):
+            extension.metrics["request_count_total"][level] += 1
+            extension.metrics["request_cost_total"][level] += cost_s
+            log.append((start, level, live.texts.key(text), cost_s, *rest))
+        live.send()
+        if log:
+            extension.log(("request", log))
+            extension.count += 1
+        digests = live.scheduler.digests
+        if digests:
+            digests["steal-duration"].add(time() - start)
+
+    def confirm(self, key: Any, state: str | None, stimulus_id: str, worker: str | None) -> None:
+        """Tell the core what a worker says of a task that it was asked for."""
+        live, extension = self._live, self.extension
+        text = live.texts.known(key)
+        if text is None or extension is None:
+            return
+        answer = live.call(live.core.confirm_steal, stimulus_id, time(), text, state)
+        told, is_thief_gone, victim, thief = answer
+        # As Dask does, before it sends or after.
+        if told in ("stale-response", "already-aborted"):
+            extension.log((told, key, state, worker, stimulus_id))
+        elif told == "reschedule":
+            extension.log((told, is_thief_gone, key, state, victim, thief, stimulus_id))
+        elif told != "unknown":
+            extension.log((told, key, state, victim, thief, stimulus_id))
+        live.send()
+
+    def response(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``steal-response``."""
+
+        def handle(
+            *, key: Any, state: str | None, stimulus_id: str, worker: str | None = None
+        ) -> None:
+            if stimulus_id.startswith(_STIMULUS):
+                self.confirm(key, state, stimulus_id, worker)
+            else:
+                # Somebody else's, who asked before the core had the state
+                upstream(key=key, state=state, stimulus_id=stimulus_id, worker=worker)
+
+        return handle
+
+    # In the place of methods of the extension
+
+    def _add_worker(self, scheduler: Any = None, worker: Any = None) -> None:
+        vars(self.extension)["stealable"][worker] = tuple(set() for _ in range(LEVELS))
+
+    def _remove_worker(self, scheduler: Any, worker: str, **more: Any) -> None:
+        del vars(self.extension)["stealable"][worker]
+
+    def _balance(self) -> None:
+        if self._live.home.is_here():
+            self.balance()
+        else:
+            self._live.home.do(self.balance)
+
+    def _confirm(
+        self, *, key: Any, state: str | None, stimulus_id: str, worker: str | None = None
+    ) -> None:
+        self.confirm(key, state, stimulus_id, worker)

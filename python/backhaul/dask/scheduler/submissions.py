@@ -1,0 +1,411 @@
+"""Tasks that clients submit in compact messages, one by one or as a map, on the scheduler.
+
+`backhaul.dask.client.submit` and `backhaul.dask.client.map` send them, to a scheduler that has said
+in the handshake of our comms that it has a handler for them (`backhaul.dask.comm.capabilities`).
+What `Scheduler.update_graph` does for a graph is done for these tasks: lost dependencies, the state
+that `Scheduler._create_taskstate_from_graph` makes, with computations, annotations, priorities,
+spans and plugins, events, errors that end at the futures. A program's own handler of
+``update-graph`` gets what Dask's client would have sent. Left out is what turns an expression into
+tasks: there is none. A task stays the pickle that it came as
+(`backhaul.dask.serialize.pickled_task`); the calls of a map stay bytes altogether where the state
+is in the core (`backhaul.dask.scheduler.core`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from distributed import Scheduler
+
+from backhaul._native import TaskCalls, TaskGraph
+from backhaul.dask.compat.instance_patches import (
+    GRAPH_STATE,
+    MAPPED_CALLS,
+    SUBMISSIONS,
+    SUBMITTED_GRAPHS,
+)
+from backhaul.dask.compat.names import ToPickle, error_message, iscoroutinefunction, offload, time
+from backhaul.dask.compat.names import span_metadata as span_metadata_of_futures
+from backhaul.dask.compat.operations import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
+from backhaul.dask.compat.patching import Replacement, is_dasks
+from backhaul.dask.config.settings import switched_on
+from backhaul.dask.scheduler.small_graphs import turn
+from backhaul.dask.serialize.codec import codec
+from backhaul.dask.serialize.pickled_task import KeptSpec, keep, tasks_of
+from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT, update_graph_of
+
+__all__ = ["Submissions", "install_for_scheduler"]
+
+#: Dask's own log, for what Dask logs there
+logger = logging.getLogger("distributed.scheduler")
+
+#: Of a compact message what says which tasks there are, not what is said of them
+_WHAT: Final = frozenset({"op", "key", "spec", "calls", "graph"})
+
+
+def install_for_scheduler(scheduler: Scheduler) -> None:
+    """Have a scheduler understand compact messages of clients; again costs nothing.
+
+    Raises
+    ------
+    ValueError
+        If the configuration cannot be understood.
+    """
+    handlers = scheduler.stream_handlers
+    if SUBMISSIONS.item in handlers or not switched_on("hot-path.submit"):
+        return
+    if type(scheduler).update_graph is Scheduler.update_graph and SUBMISSIONS.fits(handlers):
+        Submissions(scheduler).attach()
+
+
+class Submissions:
+    """Makes tasks of what clients submit to one scheduler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        #: The handler of graphs that is known to be Dask's
+        self._own: Callable[..., Any] | None = None
+        self._replaced: list[Replacement | None] = []
+
+    def attach(self) -> None:
+        """Take our places on the scheduler."""
+        handlers = self.scheduler.stream_handlers
+        self._replaced = [
+            SUBMISSIONS.install(handlers, self.handle_submit),
+            MAPPED_CALLS.install(handlers, self.handle_map),
+            SUBMITTED_GRAPHS.install(handlers, self.handle_graph),
+        ]
+
+    async def handle_submit(
+        self, client: str, key: Any = None, spec: Any = None, dependencies: Any = (), **said: Any
+    ) -> None:
+        """Make a task; takes the place of `distributed.Scheduler.update_graph` for one.
+
+        Parameters
+        ----------
+        client : str
+            Who submits it.
+        key : key
+            Of the task.
+        spec : bytes
+            Its pickle.
+        dependencies : list of key
+            Keys that it refers to, if there are any.
+        **said
+            What there is of ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and
+            ``code``, as in Dask's message.
+        """
+        await self._turn()
+        task = _Task(key, spec, dependencies)
+        await self._take(client, task, {"op": SUBMIT, "key": key, "spec": spec, **said})
+
+    async def handle_map(self, client: str, calls: Any = None, **said: Any) -> None:
+        """Make tasks of many calls of one function, likewise.
+
+        Parameters
+        ----------
+        client : str
+            Who submits them.
+        calls : bytes
+            The calls, as ``Codec.encode_calls`` of the native module wrote them.
+        **said
+            As for `handle_submit`, of all of them.
+        """
+        await self._turn()
+        try:
+            read = TaskCalls(calls)
+        except (TypeError, ValueError) as error:
+            self._give_up("map", client, error)
+            return
+        await self._take(client, _Calls(read), {"op": MAP, "calls": calls, **said})
+
+    async def handle_graph(self, client: str, graph: Any = None, **said: Any) -> None:
+        """Make the tasks of a graph, likewise.
+
+        Parameters
+        ----------
+        client : str
+            Who submits it.
+        graph : bytes
+            The graph, as ``Codec.encode_graph`` of the native module wrote it.
+        **said
+            As for `handle_submit`, and ``span_metadata`` as in Dask's message.
+        """
+        await self._turn()
+        try:
+            read = TaskGraph(graph)
+        except (TypeError, ValueError) as error:
+            self._give_up("graph", client, error)
+            return
+        await self._take(client, _Graph(read), {"op": GRAPH, "graph": graph, **said})
+
+    async def _take(
+        self, client: str, submitted: _Task | _Calls | _Graph, message: dict[str, Any]
+    ) -> None:
+        handler = self.scheduler.stream_handlers[UPDATE_GRAPH]
+        if handler is not self._own:
+            if not is_dasks(handler):
+                await self._hand_over(handler, client, submitted, message)
+                return
+            self._own = handler
+        said = {name: value for name, value in message.items() if name not in _WHAT}
+        self._update(client, submitted, **said)
+
+    async def _hand_over(
+        self,
+        handler: Callable[..., Any],
+        client: str,
+        submitted: _Task | _Calls | _Graph,
+        message: dict[str, Any],
+    ) -> None:
+        """Have a program's own handler of graphs hear what Dask's client would have sent it."""
+        try:
+            # What has yet to be pickled, nobody sends any more.
+            graph = {
+                name: value.data if isinstance(value, ToPickle) else value
+                for name, value in update_graph_of(message).items()
+                if name != "op"
+            }
+        except Exception as error:
+            stimulus_id = f"update-graph-{time()}"
+            event = {"action": "update-graph", "stimulus_id": stimulus_id}
+            self._refuse(client, submitted, event, error)
+            return
+        if iscoroutinefunction(handler):
+            await handler(client=client, **graph)
+        else:
+            handler(client=client, **graph)
+
+    def _give_up(self, what: str, client: str, error: Exception) -> None:
+        # Which futures they are of nobody knows: without a connection it gives all of them up.
+        logger.error("A %s of client %s cannot be read: %s", what, client, error)
+        stream = self.scheduler.client_comms.get(client)
+        if stream is not None:
+            stream.abort()
+
+    async def _turn(self) -> None:
+        if self.scheduler._active_graph_updates:
+            # A graph of somebody else's is with the thread: whoever refers to it comes after it.
+            await offload(int)
+        while not turn.has_room():
+            await asyncio.sleep(0)
+
+    def _update(
+        self,
+        client: str,
+        submitted: _Task | _Calls | _Graph,
+        actor: bool = False,
+        fifo_timeout: Any = FIFO_TIMEOUT,
+        submitting_task: Any = None,
+        annotations: dict[str, Any] | None = None,
+        code: Any = (),
+        span_metadata: Any = None,
+    ) -> None:
+        """Do what `Scheduler.update_graph` does, in its order."""
+        scheduler: Any = self.scheduler
+        start = time()
+        stimulus_id = f"update-graph-{start}"
+        event: dict[str, Any] = {"action": "update-graph", "stimulus_id": stimulus_id}
+        update = {
+            "client": client,
+            "start": start,
+            "stimulus_id": stimulus_id,
+            "submitting_task": submitting_task,
+            "fifo_timeout": fifo_timeout,
+            "code": code,
+            "span_metadata": span_metadata or span_metadata_of_futures(),
+        }
+        scheduler._active_graph_updates += 1
+        try:
+            made = start
+            metrics = None
+            if not actor and not annotations:
+                metrics = submitted.taken_whole(scheduler, update)
+            if metrics is None:
+                keys = submitted.names()
+                graph = submitted.graph()
+                made = time()
+                if scheduler._find_lost_dependencies(graph, keys):
+                    reason = "lost dependencies"
+                    scheduler.report(
+                        {"op": "cancelled-keys", "keys": keys, "reason": reason}, client=client
+                    )
+                    scheduler.client_releases_keys(
+                        keys=keys, client=client, stimulus_id=stimulus_id
+                    )
+                    scheduler.log_event(["scheduler", client], {**event, "status": "cancelled"})
+                    return
+                metrics = scheduler._create_taskstate_from_graph(
+                    dsk=graph,
+                    keys=keys,
+                    ordered=submitted.ordered(graph),
+                    user_priority=0,
+                    actors=actor,
+                    annotations_by_type={},
+                    global_annotations=annotations or {},
+                    **update,
+                )
+            created = time()
+            metrics.update(
+                {
+                    "start_timestamp_seconds": start,
+                    "materialization_duration_seconds": made - start,
+                    "ordering_duration_seconds": 0.0,
+                    "state_initialization_duration_seconds": made - created,
+                    "duration_seconds": created - start,
+                }
+            )
+            scheduler.log_event(
+                ["scheduler", client], {**event, "metrics": metrics, "status": "OK"}
+            )
+        except Exception as error:
+            self._refuse(client, submitted, event, error)
+        finally:
+            scheduler._active_graph_updates -= 1
+            scheduler.digest_metric("update-graph-duration", time() - start)
+
+    def _refuse(
+        self,
+        client: str,
+        submitted: _Task | _Calls | _Graph,
+        event: dict[str, Any],
+        error: Exception,
+    ) -> None:
+        """Have an error end at the futures."""
+        scheduler = self.scheduler
+        scheduler.log_event(["scheduler", client], {**event, "status": "error"})
+        logger.error("%s", error)
+        found = error_message(error)
+        for key in submitted.names():
+            scheduler.report(
+                {
+                    "op": "task-erred",
+                    "key": key,
+                    "exception": found["exception"],
+                    "traceback": found["traceback"],
+                },
+                client=client,
+            )
+
+
+class _Task:
+    """One task that was submitted.
+
+    Parameters
+    ----------
+    key : key
+        Its key.
+    spec : object
+        Its pickle, if the client is in its right mind.
+    dependencies : iterable of key
+        Keys that it refers to.
+    """
+
+    def __init__(self, key: Any, spec: Any, dependencies: Any) -> None:
+        self._key = key
+        self._spec = spec
+        self._dependencies = dependencies
+
+    def names(self) -> set[Any]:
+        """Give its key."""
+        return {self._key}
+
+    def graph(self) -> dict[Any, KeptSpec]:
+        """Make a graph of it."""
+        return {self._key: keep(self._key, self._spec, self._dependencies)}
+
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give its place in the order."""
+        return {self._key: 0}
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have it taken as it is: nobody does."""
+        return None
+
+
+class _Calls:
+    """Many calls of one function that were submitted.
+
+    Parameters
+    ----------
+    calls : TaskCalls
+        The calls.
+    """
+
+    def __init__(self, calls: TaskCalls) -> None:
+        self._calls = calls
+
+    def names(self) -> set[Any]:
+        """Give the keys."""
+        return set(self._calls.keys())
+
+    def graph(self) -> dict[Any, KeptSpec]:
+        """Make a graph of them, with a pickle of each."""
+        return {
+            key: keep(key, pickled, () if needs is None else codec.unpack(needs))
+            for key, pickled, needs in self._calls.tasks()
+        }
+
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give the places of the keys in the order."""
+        return dict(zip(graph, range(len(graph)), strict=True))
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have them taken by what keeps the scheduler's state elsewhere, if anything does.
+
+        Returns
+        -------
+        dict or None
+            What there is to say in the event; None if they are to be tasks like others.
+        """
+        return _taken("take_calls", self._calls, scheduler, update)
+
+
+class _Graph:
+    """A graph that was submitted.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+        The graph.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._graph = graph
+        self._order: dict[Any, int] = {}
+
+    def names(self) -> set[Any]:
+        """Give the keys that the client wants."""
+        keys = codec.unpack(self._graph.keys())
+        return {keys[number] for number in self._graph.wanted()}
+
+    def graph(self) -> dict[Any, Any]:
+        """Make a graph of tasks."""
+        tasks, self._order, _ = tasks_of(self._graph, codec.unpack(self._graph.keys()))
+        return tasks
+
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give the places of the keys of a graph that was made in the order."""
+        return self._order
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have it taken by what keeps the scheduler's state elsewhere, as calls are."""
+        return _taken("take_graph", self._graph, scheduler, update)
+
+
+def _taken(
+    way: str, submitted: Any, scheduler: Any, update: dict[str, Any]
+) -> dict[str, float] | None:
+    method = vars(scheduler).get(GRAPH_STATE.attribute)
+    take = getattr(getattr(method, "__self__", None), way, None)
+    metrics: dict[str, float] | None = None if take is None else take(submitted, **update)
+    return metrics

@@ -1,0 +1,16 @@
+"""The state of a worker's state machine in Rust, for as long as no program reads all of it.
+
+Entry points: `ownership.Keeper` moves the state between Rust and Dask's objects (`state_transfer`);
+`events` gives Dask's events to Rust; `dask_instructions` makes Dask's instructions of its answers;
+`guarded_state` and `task_view` answer programs that read. The design is in
+``docs/design/worker-core.md``.
+
+Threads: any thread, with the lock.
+
+Locks: that of the worker's `local_queue` guards the state. A read by a thread that holds the lock
+of a stream or of a store waits for at most 0.25 s, and raises `RuntimeError` after that.
+
+Invariants: either Rust or Dask has the state, never both. Rust takes it only while no task is under
+way. After a transfer every attribute is equal to that of Dask's state machine after the same
+events.
+"""

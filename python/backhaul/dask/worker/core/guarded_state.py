@@ -1,0 +1,209 @@
+"""What is seen of a worker's state machine while Rust has its state.
+
+The class of a state machine then, and of its dictionary of tasks: what can be told without the
+state is, and for anything else Python takes it over first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, Protocol
+
+from backhaul._native import WorkerCore
+from backhaul.dask.compat.names import WorkerStateMachine
+from backhaul.dask.worker.core import state_transfer
+from backhaul.dask.worker.core.dask_instructions import made
+from backhaul.dask.worker.core.events import Told
+from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, caught_up_methods
+
+__all__ = ["CoreTasks", "LinesBehind", "LogBehind", "Owner", "behind_class", "ready_count"]
+
+#: Attributes for which Python takes over
+_LOOKS: Final = (
+    "waiting",
+    "has_what",
+    "data_needed",
+    "in_flight_workers",
+    "busy_workers",
+    "missing_dep_flight",
+    "ready",
+    "executing",
+    "in_flight_tasks",
+    "long_running",
+)
+
+#: Properties of Dask's that are numbers
+_COUNTS: Final = ("executing_count", "in_flight_tasks_count", "transfer_incoming_count")
+
+
+class Owner(Protocol):
+    """Who has the state change hands."""
+
+    core: WorkerCore | None
+
+    @property
+    def lock(self) -> Any:
+        """What whoever has the state do anything holds."""
+
+    def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
+        """Handle events, as far as they are Rust's."""
+
+    def give_back(self) -> None:
+        """Have Python take over."""
+
+    def catch_up(self) -> None:
+        """Have the state hear of what has ended, for somebody who is about to look."""
+
+    def give_up(self) -> None:
+        """Do both, for somebody who looks at what Rust does not tell."""
+
+    def task(self, key: Any) -> Any:
+        """Give a task, or a view of it; None if there is none."""
+
+    def knows(self, key: Any) -> bool:
+        """Tell whether there is a task of a key."""
+
+
+def ready_count(state: WorkerStateMachine) -> int:
+    """Tell how many tasks wait for a thread, whoever has the state."""
+    count: int | None = getattr(state, "ready_count", None)
+    return len(state.ready) if count is None else count
+
+
+def behind_class(kind: type, owner: Owner) -> type:
+    """Make the class of one state machine while Rust has its state.
+
+    Parameters
+    ----------
+    kind : type
+        Its class otherwise.
+    owner : Owner
+        Who has it change hands.
+    """
+
+    def handle_stimulus(self: Any, *stims: Any) -> list[Any]:
+        with owner.lock:
+            told, number = owner.handle(stims)
+            wanted = made(self, told)
+            if number < len(stims):
+                wanted += self.handle_stimulus(*stims[number:])
+            return wanted
+
+    def put(self: Any, name: str, value: Any) -> None:
+        if name != "__class__":
+            owner.give_up()
+        object.__setattr__(self, name, value)
+
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__setattr__": put,
+        "is_behind": True,
+        "core_owner": owner,
+        "handle_stimulus": handle_stimulus,
+        "running": _told("running", owner, bool),
+        "task_counter": _task_counter(owner),
+    }
+    for name in (*state_transfer.NUMBERS, *_COUNTS):
+        members[name] = _told(name, owner, int)
+    members["ready_count"] = property(lambda _: _counted(owner, "ready_count"))
+    for name in _LOOKS:
+        members[name] = _look(name, owner)
+
+    return type(kind.__name__, (kind,), members)
+
+
+def _told(name: str, owner: Owner, form: type) -> property:
+    own = WorkerStateMachine.__dict__[name]
+
+    def get(self: Any) -> Any:
+        owner.catch_up()
+        with owner.lock:
+            core = owner.core
+            return own.__get__(self) if core is None else form(core.number(name))
+
+    return property(get)
+
+
+def _counted(owner: Owner, name: str) -> int | None:
+    with owner.lock:
+        return None if owner.core is None else owner.core.number(name)
+
+
+def _look(name: str, owner: Owner) -> property:
+    slot = WorkerStateMachine.__dict__[name]
+
+    def get(self: Any) -> Any:
+        owner.give_up()
+        return slot.__get__(self)
+
+    return property(get)
+
+
+def _task_counter(owner: Owner) -> property:
+    slot = WorkerStateMachine.__dict__["task_counter"]
+
+    def get(self: Any) -> Any:
+        owner.catch_up()
+        with owner.lock:
+            counter = slot.__get__(self)
+            core = owner.core
+            return counter if core is None else state_transfer.counted(core, counter)
+
+    return property(get)
+
+
+class LogBehind(KeptLog):
+    """A log while Rust has the state: who looks has Python take over."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+
+class LinesBehind(LogBehind):
+    """The log of transitions, to which others add lines: Rust adds them."""
+
+    __slots__ = ()
+    __hash__ = None
+
+    def append(self, line: Any) -> None:
+        with self.owner.lock:
+            core = self.owner.core
+            if core is None:
+                # The class may be Dask's by now.
+                deque.append(self, line)
+            else:
+                core.add_line(line)
+
+
+class CoreTasks(KeptTasks):
+    """`KeptTasks` while Rust has the state: single tasks are shown; for all Python takes over."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, key: Any) -> bool:
+        self.owner.catch_up()
+        return bool(self.owner.knows(key))
+
+    def __len__(self) -> int:
+        owner = self.owner
+        owner.catch_up()
+        with owner.lock:
+            return dict.__len__(self) if owner.core is None else len(owner.core)
+
+    def __getitem__(self, key: Any) -> Any:
+        self.owner.catch_up()
+        task = self.owner.task(key)
+        if task is None:
+            raise KeyError(key)
+        return task
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self.owner.catch_up()
+        task = self.owner.task(key)
+        return default if task is None else task
+
+
+for _kind in (CoreTasks, LogBehind):
+    caught_up_methods(_kind, lambda kept: kept.owner.give_up())

@@ -1,0 +1,420 @@
+"""Who has a worker's state, Rust or Python: Rust while nobody looks, and while it is plain.
+
+While Rust has it, the state machine is of a class of its own, with the slots of Dask's, whose
+attributes have Python take over when somebody looks, but for those that can be told without. Then
+the class is Dask's again, and all is there. Rust takes over when nothing is under way, and nobody
+has looked for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from backhaul._locks import is_owned
+from backhaul._native import WorkerCore
+from backhaul.dask.compat.instance_patches import WORKER_CORE
+from backhaul.dask.compat.names import (
+    Worker,
+    WorkerStateMachine,
+    error_message,
+    get_address_host,
+    instructions,
+    key_split,
+    monotonic,
+    safe_sizeof,
+    time,
+)
+from backhaul.dask.config.settings import switched_on
+from backhaul.dask.placement.fetch_order import knows_links
+from backhaul.dask.resource_pools.worker_state import SlottedWorkerState
+from backhaul.dask.worker.core import state_transfer
+from backhaul.dask.worker.core.events import Told, handle, is_odd
+from backhaul.dask.worker.core.guarded_state import CoreTasks, LinesBehind, LogBehind, behind_class
+from backhaul.dask.worker.core.task_view import forgotten, new_view
+from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, known_task
+from backhaul.dask.worker.plain_events import is_plain, nobody_looks_on
+from backhaul.dask.worker.plain_steps import threads_suffice
+from backhaul.dask.worker.state_lock import ShortOfTime, is_amid
+
+__all__ = ["Keeper", "keeper_for"]
+
+#: How long Python keeps the state once somebody has looked, and at most if that goes on
+_REST_S: Final = 0.25
+_REST_MAX_S: Final = 30.0
+
+#: Most tasks that Rust has: whoever looks waits for all of them, some 30 us for each; and most of
+#: those that it takes over
+_TASKS_MAX: Final = 10_000
+_TAKEN_MAX: Final = 1_000
+
+#: What others may have kept
+_KEPT: Final = ("tasks", "log", "stimulus_log")
+
+#: States of tasks with which Rust may take over: nothing is under way
+_AT_REST: Final = frozenset({"memory", "released", "error"})
+
+
+class Keeper:
+    """Has the state of one worker's state machine change hands.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        Of Dask's class, or ours with slots. Its tasks are `KeptTasks`.
+    lock : threading.RLock
+        Held by whoever has the state machine do anything.
+    rests : bool, default True
+        Whether Rust takes over only when nothing is under way and nobody has looked for a while.
+    is_amid : callable, optional
+        Tells whether this thread has a lock that one may wait for which has the other.
+
+    Attributes
+    ----------
+    core : WorkerCore or None
+        The state, while Rust has it.
+    """
+
+    def __init__(
+        self,
+        state: WorkerStateMachine,
+        lock: Any,
+        *,
+        rests: bool = True,
+        is_amid: Callable[[], bool] | None = None,
+    ) -> None:
+        self._state: Any = state
+        self._lock = lock
+        self.core: WorkerCore | None = None
+        self._rests = rests
+        self._kind: Any = type(state)
+        self._behind = behind_class(self._kind, self)
+        #: What others may have kept, with its class while Rust has the state, and otherwise
+        self._kept: list[tuple[Any, type, type]] = [
+            (state.tasks, CoreTasks, KeptTasks),
+            (state.log, LinesBehind, KeptLog),
+            (state.stimulus_log, LogBehind, KeptLog),
+        ]
+        for kept, _, _ in self._kept:
+            kept.owner = self
+        self._rest_s = _REST_S
+        self._not_before_s = 0.0
+        self._is_giving = False
+        #: Tells the state of what has ended, as far as any thread may
+        self.hear: Callable[[], object] = _nothing
+        self._is_amid = is_amid
+
+    @property
+    def lock(self) -> Any:
+        """The lock, to be taken by `with`, which raises `RuntimeError` where it would not end."""
+        lock, is_amid = self._lock, self._is_amid
+        if is_amid is None or is_owned(lock) or not is_amid():
+            return lock
+        return ShortOfTime(lock)
+
+    # Called with the lock
+
+    def take_over(self) -> bool:
+        """Have Rust go on with the state, if that may be; tells whether Rust has it."""
+        if self.core is not None:
+            return True
+        if not self._may_take_over():
+            return False
+        core = WorkerCore(
+            address=self._state.address,
+            data=self._state.data,
+            threads=self._state.threads,
+            callables=self._callables(),
+            limits=self._limits(),
+            places=(self._state.log.maxlen, self._state.stimulus_log.maxlen),
+        )
+        try:
+            state_transfer.take_from_python(core, self._state)
+        except (LookupError, OverflowError, RuntimeError, TypeError, ValueError):
+            # Something is referred to that is not there, or a size is no whole number, which Dask
+            # does not mind.
+            self._not_before_s = monotonic() + _REST_MAX_S
+            return False
+        # From here on who looks waits for the lock.
+        self.core = core
+        self._state.__class__ = self._behind
+        for kept, behind, _ in self._kept:
+            kept.__class__ = behind
+        state_transfer.let_go(core, self._state, self)
+        return True
+
+    def _may_take_over(self) -> bool:
+        state = self._state
+        if (
+            type(state) is not self._kind
+            # Somebody has replaced some of it.
+            or any(
+                getattr(state, name) is not kept
+                for name, (kept, _, _) in zip(_KEPT, self._kept, strict=True)
+            )
+            or not is_plain(state)
+            or self.is_watched()
+            or not threads_suffice(state)
+            or state.actors
+            or state.task_counter._new_tasks
+        ):
+            return False
+        tasks = dict.values(state.tasks)
+        if not self._rests:
+            return not any(ts.resource_restrictions or ts.state == "constrained" for ts in tasks)
+        if monotonic() < self._not_before_s or len(tasks) > _TAKEN_MAX:
+            return False
+        if state.executing or state.long_running or state.in_flight_workers or state.ready:
+            return False
+        if all(ts.state in _AT_REST and not ts.resource_restrictions for ts in tasks):
+            return True
+        self._not_before_s = monotonic() + _REST_S
+        return False
+
+    def _callables(self) -> dict[str, Callable[..., Any]]:
+        host = get_address_host(self._state.address)
+
+        def is_remote(address: str) -> bool:
+            return get_address_host(address) != host
+
+        return {
+            "time": time,
+            "monotonic": monotonic,
+            "random": self._state.rng.random,
+            "key_split": key_split,
+            "is_remote": is_remote,
+            "sizeof": safe_sizeof,
+            "error_of": _error_of,
+            "forgotten": forgotten,
+        }
+
+    def _limits(self) -> dict[str, float]:
+        state = self._state
+        return {
+            "threads": state.nthreads,
+            "transfers": state.transfer_incoming_count_limit,
+            "throttle_bytes": state.transfer_incoming_bytes_throttle_threshold,
+            "incoming_bytes": state.transfer_incoming_bytes_limit,
+            "message_bytes": state.transfer_message_bytes_limit,
+            "default_bytes": instructions._default_data_size(),
+        }
+
+    def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
+        """Handle events, as far as they are Rust's.
+
+        Returns
+        -------
+        tuple of list of tuple and int
+            What the worker is to do, and how many events were handled. If those were not all,
+            Python has the state, to handle the rest.
+        """
+        told: Told = []
+        handled_s = time()
+        for number, event in enumerate(events):
+            more = None if self.is_watched() else self._handled(event, handled_s)
+            if more is None:
+                self.give_back()
+                return told, number
+            told += more
+            self._keep_small()
+        return told, len(events)
+
+    def live_through(
+        self, message: dict[str, Any], done: tuple[Any, ...], *, is_unwatched: bool = False
+    ) -> tuple[bool | None, Told] | None:
+        """Handle that there is a task, and that it has ended well, of which the scheduler knows.
+
+        Parameters
+        ----------
+        message : dict
+            The scheduler's, without ``op``. It is Rust's from now on.
+        done : tuple
+            Value, bytes, class or None, start and stop in seconds, id of the event.
+        is_unwatched : bool, default False
+            Whether it is known that nobody takes part in steps: see `is_watched`.
+
+        Returns
+        -------
+        tuple of bool or None and list of tuple, or None
+            Whether it has ended, which it has not if it is to wait; None if it runs, and Python has
+            the state since its value was stored, to be told of the end. And what the worker is to
+            do. None, and nothing was done, if Rust does not have the state, or it is Python's.
+        """
+        core = self.core
+        if core is None or (not is_unwatched and self.is_watched()) or is_odd(message):
+            return None
+        try:
+            answer = core.live_through(message, done)
+            self._keep_small()
+            return answer
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def free(self, keys: Any, stimulus_id: str, *, is_unwatched: bool = False) -> Told | None:
+        """Handle that the scheduler frees results; None, and nothing was done, as above."""
+        core = self.core
+        if core is None or (not is_unwatched and self.is_watched()):
+            return None
+        try:
+            return core.free(keys, stimulus_id)
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def _handled(self, event: Any, handled_s: float) -> Told | None:
+        core = self.core
+        try:
+            return None if core is None else handle(core, event, handled_s)
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def _as_theirs(self, error: Exception) -> Exception:
+        """Make Dask's own error of what Rust raises in its place."""
+        self.give_back()
+        if isinstance(error, AssertionError) or not error.args:
+            return error
+        match error.args:
+            case ("invalid-transition", key, start, finish):
+                story = self._state.story(key)
+                return instructions.InvalidTransition(key, start, finish, story)
+            case ("no-task", key):
+                # A run has ended of a task that there is not.
+                return AssertionError(self._state.story(key))
+            case ("replica-in-use", key, dependent):
+                state = self._state.tasks[dependent].state
+                return RuntimeError(
+                    f"Cannot remove replica of {key!r} while {dependent!r} in state {state!r}."
+                )
+        return error
+
+    def _keep_small(self) -> None:
+        if self._rests and self.core is not None and len(self.core) > _TASKS_MAX:
+            self.give_back()
+
+    def is_watched(self) -> bool:
+        """Tell whether somebody takes part in steps, which are Python's then.
+
+        Who validates them or hears of them, or says by how fast links are whom to ask for data.
+        """
+        return not nobody_looks_on(self._state) or knows_links(self._state.address)
+
+    # Called by any thread
+
+    def catch_up(self) -> None:
+        """Have the state hear of what threads have ended, for somebody who is about to look.
+
+        Not if that is being done, or the event loop is at work on what comes before.
+        """
+        self.hear()
+
+    def give_up(self) -> None:
+        """Catch up, and have Python go on with the state: somebody looks."""
+        self.hear()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Have Python go on with the state; as good as nothing if it has it.
+
+        Raises
+        ------
+        RuntimeError
+            If an event is at work on the state, and what it runs looks at it; nothing has changed.
+        """
+        with self.lock:
+            core = self.core
+            if core is None or self._is_giving:
+                return
+            self._is_giving = True
+            try:
+                state_transfer.give_to_python(core, self._state)
+                # Whoever has looked meanwhile waits for the lock, and finds all of it.
+                self._state.__class__ = self._kind
+                for kept, _, otherwise in self._kept:
+                    kept.__class__ = otherwise
+                self.core = None
+            finally:
+                self._is_giving = False
+            if self._rests:
+                now_s = monotonic()
+                # Whoever looks again and again pays for it once.
+                looked_lately = now_s < self._not_before_s + 2 * self._rest_s
+                self._rest_s = min(2 * self._rest_s, _REST_MAX_S) if looked_lately else _REST_S
+                self._not_before_s = now_s + self._rest_s
+
+    def task(self, key: Any) -> Any:
+        """Give a task, or a view of it; None if there is none."""
+        with self.lock:
+            core = self.core
+            if core is None:
+                return known_task(self._state, key)
+            return core.view_of(key, self._view)
+
+    def first_ready(self, most: int) -> list[Any]:
+        """Give views of the tasks that get a thread next, in order; Rust has the state."""
+        with self.lock:
+            core = self.core
+            return [] if core is None else [self.task(key) for key in core.first_ready(most)]
+
+    def _view(self, key: Any) -> Any:
+        return new_view(self, key)
+
+    def bytes_of(self, key: Any) -> int:
+        """Say how large a result is, in bytes, as Dask says it."""
+        with self.lock:
+            if self.core is None:
+                task: Any = known_task(self._state, key)
+                return 0 if task is None else task.nbytes or 0
+            try:
+                return self.core.task_attribute(key, "nbytes") or 0
+            except KeyError:
+                # Its data is there, and it is gone.
+                return 0
+
+    def has_missing(self) -> bool:
+        """Tell whether results are to be fetched, or are nowhere."""
+        with self.lock:
+            core = self.core
+            if core is None:
+                return bool(self._state.missing_dep_flight or self._state.data_needed)
+            return bool(core.number("missing_count") or core.number("has_needed"))
+
+    def knows(self, key: Any) -> bool:
+        """Tell whether there is a task of a key."""
+        with self.lock:
+            if self.core is None:
+                return known_task(self._state, key) is not None
+            return self.core.knows(key)
+
+
+def keeper_for(worker: Worker, line: Any) -> Keeper | None:
+    """Make who has a worker's state change hands; None if it stays with Python.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    line : backhaul.dask.worker.local_queue.Line
+        Of its default pool.
+    """
+    state = worker.state
+    if (
+        not switched_on("hot-path.worker-core")
+        or type(state) not in (WorkerStateMachine, SlottedWorkerState)
+        # Another part of the program may have kept a plain one.
+        or type(state.tasks) is not KeptTasks
+        or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
+        or not WORKER_CORE.fits(state)
+    ):
+        return None
+    return Keeper(state, line.lock, is_amid=partial(is_amid, worker))
+
+
+def _error_of(error: BaseException) -> tuple[Any, ...]:
+    message = error_message(error)
+    return tuple(
+        message[name] for name in ("exception", "traceback", "exception_text", "traceback_text")
+    )
+
+
+def _nothing() -> None:
+    """Stand for nobody who has anything to tell."""

@@ -1,0 +1,267 @@
+"""Handling of a stream of messages: `Server.handle_stream` for our comms.
+
+What differs from Dask's: all messages that have arrived are handled in one turn of the event loop,
+what is known of a handler is looked up once, and consecutive events for the state machine of a
+worker are given to it together, as it allows: it handles them in order, and what follows from them
+is done after the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.compat.names import (
+    CommClosedError,
+    ComputeTaskEvent,
+    FreeKeysEvent,
+    Worker,
+    iscoroutinefunction,
+)
+from backhaul.dask.compat.operations import RELEASES
+from backhaul.dask.worker.early_reader import share_arrivals
+from backhaul.dask.worker.inline_results import tell_scheduler
+from backhaul.dask.worker.local_queue import hear_of, line_of
+from backhaul.dask.worker.plain_events import compute_task_event
+from backhaul.dask.worker.thread_events import lives_through
+
+__all__ = ["draining_handle_stream", "handle_stream"]
+
+#: Dask's own log, for what Dask logs there.
+logger = logging.getLogger("distributed.core")
+
+
+async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] | None) -> None:
+    """Call the server's stream handlers for each message until the stream ends.
+
+    Parameters
+    ----------
+    server : distributed.core.Server
+        Its ``stream_handlers`` are called with the fields of the message and `extra`.
+    comm : BackhaulComm
+        Closed at the end.
+    extra : dict or None
+        Arguments for every handler.
+
+    Raises
+    ------
+    Exception
+        What a handler raised.
+    """
+    logger.info("Starting established connection to %s", comm.peer_address)
+    tell_scheduler(server, comm)
+    arrivals = share_arrivals(server, comm) if isinstance(server, Worker) else None
+    stream = _Stream(server.stream_handlers, comm, extra or {})
+    if arrivals is not None:
+        arrivals.handle = stream.handle_now
+    try:
+        while True:
+            try:
+                batches = await comm.read_arrived()
+            except CommClosedError:
+                logger.info("Connection to %s has been closed.", comm.peer_address)
+                return
+            for batch in batches:
+                if comm.given_up():
+                    # A handler closed it: the next read raises, and later messages are dropped.
+                    break
+                if not await stream.handle(batch):
+                    return
+            comm.handled_all()
+            if comm.readable():
+                # The next read would return at once: let other callbacks of the event loop run.
+                if arrivals is not None:
+                    arrivals.rest()
+                await asyncio.sleep(0)
+    finally:
+        await comm.close()
+
+
+class _Stream:
+    """The handlers of one stream."""
+
+    def __init__(
+        self, handlers: dict[str, Callable[..., Any]], comm: BackhaulComm, extra: dict[str, Any]
+    ) -> None:
+        self._handlers = handlers
+        self._comm = comm
+        self._extra = extra
+        #: Handlers seen, and how each is called.
+        self._known: dict[str, _Handler] = {}
+
+    def handle_now(self, batch: Any) -> None:
+        """Handle a batch, none of which has a handler that is awaited."""
+        if self._comm.given_up():
+            return
+        try:
+            self.handle(batch).send(None)
+        except StopIteration:
+            return
+        raise RuntimeError(f"cannot be handled at once: {batch!r}")
+
+    async def handle(self, batch: Any) -> bool:
+        """Handle one batch; tells whether the stream goes on."""
+        stimuli: list[Any] = []
+        worker: Worker | None = None
+        try:
+            for message in batch if isinstance(batch, (tuple, list)) else (batch,):
+                if message == "OK":
+                    return True
+                op = message.pop("op")
+                if not op:
+                    logger.error("odd message %s", message)
+                    continue
+                if op == "close-stream":
+                    peer = self._comm.peer_address
+                    logger.info("Received 'close-stream' from %s; closing.", peer)
+                    return False
+                handler = self._handlers[op]
+                known = self._known.get(op)
+                if known is None or known.function is not handler:
+                    known = self._known[op] = _Handler(handler)
+                if self._extra:
+                    message = {**self._extra, **message}
+                if known.event is not None:
+                    assert known.worker is not None
+                    worker = known.worker
+                    if known.is_noted(message, stimuli):
+                        continue
+                    stimuli.append(known.event(**message))
+                    # A thread has begun with it, and may have ended it: before what comes next
+                    if known.event is compute_task_event and hear_of(worker, message["key"]):
+                        _stimulate(worker, stimuli)
+                    continue
+                if worker is not None:
+                    _stimulate(worker, stimuli)
+                    worker = None
+                for part in _events_in(message) if op == RELEASES else (message,):
+                    result = handler(**part)
+                    if known.is_awaited:
+                        await result
+        finally:
+            if worker is not None:
+                _stimulate(worker, stimuli)
+        return True
+
+
+def _events_in(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message for each key of a message by which a client releases keys.
+
+    The client joins the messages that Dask sends for single keys
+    (`backhaul.dask.client.outgoing_queue`). The scheduler handles each as an event, because keys
+    that are released together go through other transitions, which plugins count.
+    """
+    for key in message["keys"]:
+        yield {**message, "keys": [key]}
+
+
+def _stimulate(worker: Worker, stimuli: list[Any]) -> None:
+    if not stimuli:
+        return
+    events = tuple(stimuli)
+    stimuli.clear()
+    worker.handle_stimulus(*events)
+
+
+class _Handler:
+    """A handler, and what is known of it.
+
+    Attributes
+    ----------
+    function : callable
+        The handler.
+    is_awaited : bool
+        Whether what it returns is to be awaited.
+    event : callable or None
+        If all that it does is to make an event of its arguments and give it to the state machine of
+        a worker: what makes the event.
+    worker : Worker or None
+        That worker.
+    """
+
+    __slots__ = ("event", "function", "is_awaited", "is_noted", "worker")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.is_awaited = iscoroutinefunction(function)
+        self.event: Callable[..., Any] | None = None
+        self.worker: Worker | None = None
+        self.is_noted: Callable[[dict[str, Any], list[Any]], bool] = _is_noted_nowhere
+        if getattr(function, "__code__", None) in _STIMULUS_CODES:
+            cells = dict(
+                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            )
+            kind = cells["cls"].cell_contents
+            self.event = compute_task_event if kind is ComputeTaskEvent else kind
+            self.worker = cells["self"].cell_contents
+            if kind is ComputeTaskEvent:
+                self.is_noted = partial(_notes_end, self.worker)
+            elif kind is FreeKeysEvent:
+                self.is_noted = partial(_notes_free, self.worker)
+
+
+def _is_noted_nowhere(_: dict[str, Any], __: list[Any]) -> bool:
+    """Stand for the backlog where an event is none that is noted there."""
+    return False
+
+
+def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
+    """Note that a task has come and ended, behind some events; False if it is to be told."""
+    line = line_of(worker)
+    if line is None or (line.backlog is None and line.keeper is None):
+        return False
+    item = line.foretold.get(message["key"])
+    if item is None or item.run_id != message["run_id"] or not item.is_over():
+        return False
+    _stimulate(worker, stimuli)
+    if lives_through(line, item, message):
+        return True
+    if line.backlog is None:
+        return False
+    with line.lock:
+        is_noted: bool = line.backlog.note_end(item, message)
+        if is_noted:
+            line.forget(message["key"])
+    return is_noted
+
+
+def _notes_free(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
+    """Note that results are freed, behind some events; False if that is to be told."""
+    line = line_of(worker)
+    if line is None or line.backlog is None:
+        return False
+    if not line.backlog.has_noted():
+        return False
+    _stimulate(worker, stimuli)
+    return bool(line.backlog.note_free(message))
+
+
+#: The code of the handlers that `Worker._handle_remote_stimulus` makes.
+_STIMULUS_CODES = frozenset(
+    code
+    for code in getattr(
+        Worker._handle_remote_stimulus, "__code__", handle_stream.__code__
+    ).co_consts
+    if isinstance(code, CodeType) and code.co_name == "_"
+)
+
+
+def draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Server.handle_stream` that handles streams over our comms by `handle_stream`."""
+    ours = handle_stream
+
+    def make() -> Callable[..., Any]:
+        async def handle_stream(self: Any, comm: Any, extra: dict[str, Any] | None = None) -> None:
+            if isinstance(comm, BackhaulComm):
+                await ours(self, comm, extra)
+            else:
+                await original(self, comm, extra)
+
+        return handle_stream
+
+    return make()

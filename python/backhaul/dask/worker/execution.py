@@ -1,0 +1,473 @@
+"""Execution of a worker's tasks without an asyncio task, a future and five contexts for each.
+
+`distributed.Worker.execute` is a coroutine that awaits a future of a thread pool: per task that is
+an asyncio task, two futures chained across threads, and a dozen generators that measure time. All
+of it is there to run one function in one thread and tell the state machine. Here a task is one
+object in the queue of the same thread pool; its thread runs the function and calls the event loop,
+which tells the state machine. What can be observed is kept: the same threads, thread state, context
+variables, events, metrics, logs.
+
+What is not an ordinary task, a coroutine, an actor's method, another executor, a span, goes the way
+it always went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Collection
+from time import perf_counter, thread_time
+from typing import Any, NoReturn, TypeVar
+
+from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
+from backhaul.dask.compat.names import (
+    ExecuteFailureEvent,
+    Reschedule,
+    RescheduleEvent,
+    ThreadPoolExecutor,
+    Worker,
+    context_meter,
+    error_message,
+    run_task,
+    run_task_simple,
+    sizeof,
+    thread_state,
+    time,
+    worker_variable,
+)
+from backhaul.dask.resource_pools.leases import (
+    context_without_lease,
+    current_lease,
+    lay_down,
+    take_up,
+)
+from backhaul.dask.resource_pools.worker_state import lease_of
+from backhaul.dask.worker.core.guarded_state import ready_count
+from backhaul.dask.worker.core.task_view import inputs_of
+from backhaul.dask.worker.lazy_collections import data_of
+from backhaul.dask.worker.local_queue import Line, event_loop_of
+from backhaul.dask.worker.memory import allocate_in_arena
+from backhaul.dask.worker.metrics import publish, recorder, seconds_in
+from backhaul.dask.worker.plain_events import execute_success_event
+from backhaul.dask.worker.spill_buffer import read_all
+
+__all__ = ["Execution"]
+
+#: Dask's own log, for what Dask would log there.
+logger = logging.getLogger("distributed.worker")
+
+#: What `Execution._finish` caused to be started, in this thread, at the moment.
+_current = threading.local()
+
+#: Under this key Dask's worker collects what is measured during one of its instructions.
+_METRICS_KEY = "async-instruction"
+
+#: With more tasks than this ready for each thread, nobody is kept idle if the scheduler hears of a
+#: finished one a little later, and several reports go in one batch.
+_READY_ENOUGH = 3
+_PATIENCE_S = 0.002
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Have a method of ours appear in stacks where the function of Dask's is that it stands for.
+
+    Dask knows by the file where a task begins: the profile of a worker and the traceback of an
+    exception start with the first frame that is not in ``distributed/worker.py``.
+    """
+
+    def move(ours: _Method) -> _Method:
+        code = theirs.__code__
+        ours.__code__ = ours.__code__.replace(
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+        )
+        return ours
+
+    return move
+
+
+class Execution(asyncio.Future[None]):
+    """One task on its way through the thread pool; an item of its queue.
+
+    As a future it stands for the instruction where the worker waits for, or cancels, all that are
+    under way.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_context",
+        "_data",
+        "_ended_s",
+        "_error",
+        "_is_named",
+        "_is_over",
+        "_key",
+        "_line",
+        "_measured",
+        "_metrics",
+        "_metrics_before",
+        "_outcome",
+        "_run_id",
+        "_run_spec",
+        "_span_id",
+        "_started_s",
+        "_submitted_s",
+        "_thread",
+        "_times",
+        "_worker",
+        "is_claimed",
+        "is_deferred",
+        "task_state",
+    )
+
+    def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
+        super().__init__(loop=event_loop_of(worker) if line is None else line.event_loop)
+        self._worker = worker
+        self._line = line
+        self.task_state = task_state
+        self._key = task_state.key
+        self._run_spec = task_state.run_spec
+        #: Whether the state machine has named it, and a thread has taken it before that
+        self._is_named = False
+        self.is_claimed = False
+        self._is_over = False
+        #: When it ended, and whether the report of that was to wait for others
+        self._ended_s = 0.0
+        self.is_deferred = False
+        #: When the instruction began: time that no other metric accounts for is "other".
+        self._started_s = perf_counter()
+        self._metrics: list[tuple[Any, float, str]] = []
+        self._measured = recorder(self._metrics)
+        #: What the task raised.
+        self._error: BaseException | None = None
+        #: What was raised around the task, or its `SystemExit` or `KeyboardInterrupt`.
+        self._broken: BaseException | None = None
+        self._outcome: Any = None
+
+    def take_data(self) -> bool:
+        """Look up the dependencies; False if one of them is not there."""
+        callbacks = context_meter._callbacks
+        token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
+        try:
+            self._data = self._inputs()
+            #: A copy of the context that caused the instruction, as a task of asyncio has, but
+            #: for the lease of a task whose end that was.
+            self._context = (
+                context_without_lease()
+                if current_lease.get() and lease_of(self._worker.state, self._key) is None
+                else contextvars.copy_context()
+            )
+        except Exception:
+            # Dask's own code meets the same error again, and reports it.
+            return False
+        finally:
+            callbacks.reset(token)
+        return True
+
+    def _take_given(self, data: dict[Any, Any]) -> None:
+        """Take inputs that somebody has looked up, in a context that is the task's alone."""
+        callbacks = context_meter._callbacks
+        callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
+        self._data = data
+
+    def _inputs(self) -> dict[Any, Any]:
+        task_state = self.task_state
+        keys = [key for key, _ in inputs_of(task_state)]
+        if not keys:
+            return {}
+        start = time()
+        found = self._looked_up(keys)
+        stop = time()
+        # Threshold and record of Worker.execute.
+        if stop - start > 0.005:
+            task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
+        return found
+
+    def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
+        """Read results of the worker, which are counted."""
+        worker = self._worker
+        if worker.digests is None:
+            return read_all(data_of(worker), keys)
+        # Whoever reads digests sees each of them.
+        data = data_of(worker)
+        return {key: data[key] for key in keys}
+
+    def claim(self) -> None:
+        """Have a thread begin with it, which the event loop hears of later."""
+        self.is_claimed = True
+        # Until here it has waited for a thread, as others do for whom nothing was prepared.
+        self._started_s = perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.task_state.start_time = time()
+        self._metrics_before = len(self._metrics)
+        self._submitted_s = perf_counter()
+
+    def name(self, span_id: str | None) -> None:
+        """Have the state machine's consent, and stand for its instruction."""
+        worker = self._worker
+        self._is_named = True
+        self._span_id = span_id
+        self._run_id = self.task_state.run_id
+        worker._async_instructions.add(self)  # type: ignore[arg-type]
+        worker.active_keys.add(self._key)
+        if self._is_over and self._line is not None:
+            self._line.end(self)
+
+    def submit(self, executor: ThreadPoolExecutor, span_id: str | None) -> None:
+        """Queue it at the end of this turn of the event loop."""
+        self.name(span_id)
+        self._begin()
+        # Not at once: the thread would wake up to wait for the interpreter, which this one needs
+        # until the end of its turn.
+        started = getattr(_current, "started", None)
+        if started is None:
+            self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+        else:
+            started.append((self, executor))
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Leave the task to itself: the worker is closing and stops listening."""
+        if not super().cancel(msg):
+            return False
+        self.get_loop().call_soon(self._give_up)
+        return True
+
+    def _give_up(self) -> None:
+        self._forget()
+        logger.warning(f"Async instruction for execute({self._key!r}) ended with CancelledError")
+
+    def _forget(self) -> None:
+        self._worker._async_instructions.discard(self)
+        self._worker.active_keys.discard(self._key)
+
+    def _enqueue(self, executor: ThreadPoolExecutor) -> None:
+        if self.cancelled():
+            return
+        try:
+            with executor._shutdown_lock:
+                if executor._shutdown:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                # Starting a thread may fail: then nothing has been queued yet.
+                executor._adjust_thread_count()
+                executor._work_queue.put(self)
+        except RuntimeError as error:
+            self._broken = error
+            # Later, as the state machine may start a task that ends here as well: no recursion.
+            self.get_loop().call_soon(self._finish, context=self._context)
+
+    def run(self) -> None:
+        """Run the task, and those that come next; called by a thread of the pool."""
+        execution: Execution | None = self
+        while execution is not None:
+            execution = execution._run_and_report()
+
+    def _run_and_report(self) -> Any:
+        """Run the task; gives what the thread is to run at once."""
+        if self.cancelled():
+            return None
+        line = self._line
+        if line is not None:
+            line.begins()
+        try:
+            self._context.copy().run(self._run)
+        except BaseException as error:
+            self._broken = error
+        self._ended_s = perf_counter()
+        if line is not None:
+            return line.ended(self, is_last=self._broken is not None)
+        event_loop = self.get_loop()
+        try:
+            event_loop.call_soon_threadsafe(self._finish, context=self._context)
+        except RuntimeError:
+            # The event loop has been closed, with the worker that would handle the result.
+            if not event_loop.is_closed():
+                raise
+        return None
+
+    @_shown_as(run_task)
+    def _run(self) -> None:
+        worker = self._worker
+        self._thread = thread = threading.get_ident()
+        with worker.active_threads_lock:
+            worker.active_threads[thread] = self._key
+        thread_state.start_time = time()
+        thread_state.execution_state = worker.execution_state
+        thread_state.key = self._key
+        worker_variable.set(worker)
+        allocate_in_arena()
+        if (lease := current_lease.get()) is not None:
+            take_up(lease)
+        try:
+            self._call()
+        finally:
+            if lease is not None:
+                lay_down(lease)
+            del thread_state.start_time, thread_state.execution_state, thread_state.key
+            with worker.active_threads_lock:
+                del worker.active_threads[thread]
+
+    @_shown_as(run_task_simple)
+    def _call(self) -> None:
+        wall_s, cpu_s = time(), thread_time()
+        try:
+            value = self._run_spec(self._data)
+            self._outcome = value, sizeof(value), type(value) if value is not None else None
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._error = error
+            self._outcome = error_message(error)
+        finally:
+            # Time that the task itself measured is neither CPU nor waiting time of the thread.
+            metered_s = seconds_in(self._metrics, self._metrics_before)
+            spent_cpu_s = max(0.0, thread_time() - cpu_s - metered_s)
+            stop_s = time()
+            spent_other_s = max(0.0, stop_s - wall_s - metered_s - spent_cpu_s)
+            self._metrics.append(("thread-cpu", spent_cpu_s, "seconds"))
+            self._metrics.append(("thread-noncpu", spent_other_s, "seconds"))
+            delay_s = self._worker.scheduler_delay
+            self._times = wall_s + delay_s, stop_s + delay_s
+
+    def tell_ahead(self, *, is_last: bool) -> bool:
+        """Tell the scheduler that it has ended, if the event loop need not be the first to know.
+
+        Called by the thread that ran it, while the state machine is not told anything.
+        """
+        return False
+
+    def is_over_ahead(self) -> bool:
+        """Note that it has ended, if the event loop has not heard of it."""
+        return False
+
+    def finish(self) -> None:
+        """Tell the state machine, or do so when it has named it; called by the event loop."""
+        if self._is_named:
+            self._context.run(self._finish)
+        else:
+            self._is_over = True
+
+    def _finish(self) -> None:
+        """Tell the state machine; called by the event loop, in the context of the instruction."""
+        if self.cancelled():
+            self._drop()
+            return
+        self._account()
+        worker = self._worker
+        self._forget()
+        self.set_result(None)
+        if self._broken is None:
+            worker.threads[self._key] = self._thread
+            event = self._event()
+        else:
+            event = self._broken_event(self._broken)
+        self._drop()
+        self._pace()
+        started: list[tuple[Execution, ThreadPoolExecutor]] = []
+        _current.started = started
+        try:
+            worker.handle_stimulus(event)
+        finally:
+            _current.started = None
+            try:
+                publish(
+                    worker, self.task_state, self._span_id, event, self._metrics, self._started_s
+                )
+            finally:
+                for execution, executor in started:
+                    execution._enqueue(executor)
+
+    def _account(self) -> None:
+        """Note how long the thread pool took around the task."""
+        now_s = perf_counter()
+        if self.is_deferred:
+            # That it waited for others is nobody's time.
+            waited_s = now_s - self._ended_s
+            self._started_s += waited_s
+            self._submitted_s += waited_s
+        waited_s = now_s - self._submitted_s - seconds_in(self._metrics, self._metrics_before)
+        self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
+
+    def _drop(self) -> None:
+        """Let go of what the task had and made; its exception refers back to here."""
+        self._data = self._context = None  # type: ignore[assignment]
+        self._outcome = self._error = self._broken = None
+
+    def _pace(self) -> None:
+        """Let the report wait for others while the worker has enough to do."""
+        stream = self._worker.batched_stream
+        if type(stream) is AdaptiveBatchedSend:
+            if ready_count(self._worker.state) > _READY_ENOUGH * self._worker.state.nthreads:
+                stream.patience_s = _PATIENCE_S
+            else:
+                stream.hurry()
+
+    def _event(self) -> Any:
+        start_s, stop_s = self._times
+        error = self._error
+        if error is None:
+            value, nbytes, kind = self._outcome
+            if self._worker.digests is not None:
+                self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
+            return execute_success_event(
+                self._key, self._run_id, value, start_s, stop_s, nbytes, kind
+            )
+        if isinstance(error, Reschedule):
+            return RescheduleEvent(key=self._key, stimulus_id=f"reschedule-{time()}")
+        message = self._outcome
+        if self.task_state.state in ("executing", "long-running", "resumed"):
+            logger.error(
+                "Compute Failed\n"
+                "Key:       %s\n"
+                "State:     %s\n"
+                "Task:  %s\n"
+                "Exception: %r\n"
+                "Traceback: %r\n",
+                self._key,
+                self.task_state.state,
+                repr(self._run_spec)[:1000],
+                message["exception_text"],
+                message["traceback_text"],
+            )
+        return ExecuteFailureEvent.from_exception(
+            message,
+            key=self._key,
+            run_id=self._run_id,
+            start=start_s,
+            stop=stop_s,
+            stimulus_id=f"task-erred-{time()}",
+        )
+
+    def _broken_event(self, error: BaseException) -> ExecuteFailureEvent:
+        if not isinstance(error, Exception):
+            logger.error(
+                f"Unhandled exception in async instruction for execute({self._key!r})",
+                exc_info=error,
+            )
+            self._drop()
+            # Dask raises it twice, in the step of its task and in the callback of that. The second
+            # breaks off the cancellation of what runs, in which the worker would close itself and
+            # have its nanny close too, which is to restart it.
+            self.get_loop().call_soon(_raise, error)
+            raise error
+        if self.task_state.state in ("executing", "long-running"):
+            logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
+        try:
+            # `from_exception` reads the traceback of the exception being handled.
+            raise error
+        except Exception:
+            return ExecuteFailureEvent.from_exception(
+                error,
+                key=self._key,
+                run_id=self._run_id,
+                stimulus_id=f"execute-unknown-error-{time()}",
+            )
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

@@ -1,0 +1,203 @@
+"""``WorkerState.tasks`` and its logs as objects that are up to date for whoever kept them.
+
+While there is a backlog (`backhaul.dask.worker.backlog`), Dask's dictionary lacks what is noted.
+Who asks the state machine for its tasks has that worked off; who has kept the dictionary asks
+nobody. So the dictionary itself is of a class that has it worked off, while there is any.
+
+So it is with the logs while Rust has the state (`backhaul.dask.worker.core`).
+
+A worker gets them before it joins its scheduler (`install`). The backlog comes with the first task
+that a thread takes: who has kept another dictionary by then would never see what comes later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from backhaul.dask.compat.names import Worker, WorkerStateMachine
+
+__all__ = [
+    "LOGS",
+    "KeptLog",
+    "KeptTasks",
+    "TasksBehind",
+    "caught_up_methods",
+    "data_of",
+    "install",
+    "is_known",
+    "known_task",
+]
+
+#: The logs of a state machine
+LOGS: Final = ("log", "stimulus_log")
+
+_tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
+_data_of: Final = WorkerStateMachine.__dict__["data"].__get__
+
+#: All of a dictionary, and of a deque, that reads or changes it
+_OF_A_DICT: Final = (
+    "__contains__",
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__ior__",
+    "__iter__",
+    "__len__",
+    "__ne__",
+    "__or__",
+    "__repr__",
+    "__reversed__",
+    "__ror__",
+    "__setitem__",
+    "clear",
+    "copy",
+    "get",
+    "items",
+    "keys",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+)
+_OF_A_DEQUE: Final = (
+    "__add__",
+    "__contains__",
+    "__copy__",
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__iadd__",
+    "__iter__",
+    "__len__",
+    "__mul__",
+    "__ne__",
+    "__repr__",
+    "__reversed__",
+    "__setitem__",
+    "append",
+    "appendleft",
+    "clear",
+    "copy",
+    "count",
+    "extend",
+    "extendleft",
+    "index",
+    "insert",
+    "pop",
+    "popleft",
+    "remove",
+    "reverse",
+    "rotate",
+)
+
+
+class KeptTasks(dict[Any, Any]):
+    """Tasks of a state machine, as Dask has them.
+
+    Attributes
+    ----------
+    work_off : callable
+        Has the state machine go through what it has yet to go through. Whoever makes it of the
+        class `TasksBehind` sets it.
+    owner : object
+        Who has the tasks while Rust has the state (`backhaul.dask.worker.core`), and sets it.
+    """
+
+    __slots__ = ("owner", "work_off")
+
+    owner: Any
+    work_off: Callable[[], None]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)
+
+
+class KeptLog(deque[Any]):
+    """A log of a state machine, as Dask has it.
+
+    Attributes
+    ----------
+    owner : object
+        Who has its lines while Rust has the state, and sets it.
+    """
+
+    __slots__ = ("owner",)
+
+    owner: Any
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return deque, (list(self), self.maxlen)
+
+
+def install(state: WorkerStateMachine) -> None:
+    """Give a state machine such tasks and logs, if it has had no task yet; again costs nothing."""
+    if type(state.tasks) is dict and not state.tasks:
+        state.tasks = KeptTasks()
+        for name in LOGS:
+            log = getattr(state, name)
+            if type(log) is deque:
+                setattr(state, name, KeptLog(log, log.maxlen))
+
+
+def install_for_worker(worker: Worker) -> None:
+    """Give the state machine of a worker such tasks and logs, as `install`."""
+    install(worker.state)
+
+
+Kept: TypeAlias = KeptTasks | KeptLog
+
+
+def data_of(worker: Worker) -> Any:
+    """Give the results of a worker as they are: its state is told nothing first."""
+    return _data_of(worker.state)
+
+
+def known_task(state: WorkerStateMachine, key: Any) -> Any:
+    """Give a task, or None, as a state machine has it: nothing is worked off."""
+    return dict.get(_tasks_of(state), key)
+
+
+def is_known(state: WorkerStateMachine, key: Any) -> bool:
+    """Tell whether a state machine has a task, Python or Rust: nothing is worked off."""
+    tasks = _tasks_of(state)
+    if dict.__contains__(tasks, key):
+        return True
+    owner = getattr(tasks, "owner", None)
+    return owner is not None and bool(owner.knows(key))
+
+
+class TasksBehind(KeptTasks):
+    """`KeptTasks` while some are missing: whoever looks has them worked off."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+
+def caught_up_methods(kind: type[Kept], catch_up: Callable[[Any], None]) -> None:
+    """Give a class what a dictionary or a deque can do, but for what it has itself: it catches up.
+
+    Parameters
+    ----------
+    kind : type
+        The class, of tasks or of a log.
+    catch_up : callable
+        Is given the object before it is read or changed.
+    """
+    own, names = (dict, _OF_A_DICT) if issubclass(kind, dict) else (deque, _OF_A_DEQUE)
+    for name in names:
+        if name not in vars(kind):
+            setattr(kind, name, _caught_up(getattr(own, name), catch_up))
+
+
+def _caught_up(own: Any, catch_up: Callable[[Any], None]) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        catch_up(self)
+        return own(self, *args, **kwargs)
+
+    return method
+
+
+caught_up_methods(TasksBehind, lambda tasks: tasks.work_off())

@@ -1,0 +1,129 @@
+"""Starts tasks in the thread pool of a worker, in the place of Dask's asyncio tasks.
+
+A worker calls `start_execution` for each task that its state machine executes. A task that is not
+an ordinary function takes Dask's own path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from backhaul.dask.compat.names import WORKER_ANY_RUNNING, ThreadPoolExecutor, Worker
+from backhaul.dask.resource_pools.lease_context import holding, holding_nothing, send_beside
+from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
+from backhaul.dask.resource_pools.worker_state import lease_of
+from backhaul.dask.worker.early_reader import work_ahead_for
+from backhaul.dask.worker.eligibility import is_ordinary
+from backhaul.dask.worker.execution import Execution
+from backhaul.dask.worker.local_queue import Line, runs_are_on
+from backhaul.dask.worker.work_queue import quicken
+
+__all__ = ["direct_start", "start_execution"]
+
+#: Pools that run a task as Dask's does
+_EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
+
+#: The one whose source was read, whoever replaces it later
+_EXECUTE = Worker.execute
+
+
+def start_execution(
+    worker: Worker,
+    key: Any,
+    *,
+    span_id: str | None,
+    stimulus_id: str,
+    executor_name: str = "default",
+) -> bool:
+    """Start to execute a task that the state machine has just put into the state *executing*.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Its event loop is running.
+    key : key
+        Of a task in ``worker.state.tasks``.
+    span_id : str or None
+        Span that the metrics belong to.
+    stimulus_id : str
+        What caused it.
+    executor_name : str
+        Which of the worker's pools runs it.
+
+    Returns
+    -------
+    bool
+        False if this task is not for us; nothing was done.
+    """
+    task_state = worker.state.tasks[key]
+    executor = worker.executors.get(executor_name)
+    line: Line | None = getattr(getattr(executor, "_work_queue", None), "line", None)
+    execution: Any = None if line is None else line.take(task_state)
+    if execution is not None and execution.is_claimed:
+        # It was looked at when it was laid out.
+        execution.name(span_id)
+        return True
+    if (
+        not isinstance(executor, ThreadPoolExecutor)
+        or type(executor) not in _EXECUTORS
+        or worker.status not in WORKER_ANY_RUNNING
+        or not is_ordinary(worker, task_state)
+    ):
+        return False
+    if line is None:
+        quicken(executor, partial(_line_for, worker, executor), partial(work_ahead_for, worker))
+        line = getattr(executor._work_queue, "line", None)
+    if execution is None:
+        execution = Execution(worker, task_state, line)
+        if not execution.take_data():
+            return False
+    execution.submit(executor, span_id)
+    return True
+
+
+def _prepare(worker: Worker, line: Line, task_state: Any) -> Execution | None:
+    """Make an item of a task that is ready; None if it goes Dask's way."""
+    if not is_ordinary(worker, task_state):
+        return None
+    execution = Execution(worker, task_state, line)
+    return execution if execution.take_data() else None
+
+
+def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Worker._start_async_instruction` that starts tasks by `start_execution`."""
+
+    def _start_async_instruction(
+        self: Worker,
+        task_name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        span_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A sub-class with an `execute` of its own keeps it.
+        if getattr(func, "__func__", None) is not _EXECUTE:
+            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+        elif (lease := lease_of(self.state, args[0])) is not None:
+            with holding(self, args[0], lease) as executor_name:
+                if not start_execution(
+                    self, *args, span_id=span_id, executor_name=executor_name, **kwargs
+                ):
+                    send_beside(self, args[0], executor_name)
+                    original(self, task_name, func, *args, span_id=span_id, **kwargs)
+        elif not start_execution(self, *args, span_id=span_id, **kwargs):
+            with holding_nothing():
+                original(self, task_name, func, *args, span_id=span_id, **kwargs)
+
+    return _start_async_instruction
+
+
+def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
+    """Make the line of a pool whose threads may take tasks by themselves."""
+    if not runs_are_on(worker, executor):
+        return None
+    line = Line(worker, executor)
+    line.prepare = partial(_prepare, worker, line)
+    return line

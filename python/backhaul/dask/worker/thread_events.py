@@ -1,0 +1,325 @@
+"""What a thread tells a worker's state by itself, while Rust has it.
+
+A thread has read the scheduler's message, run the task and told the scheduler of its end
+(`backhaul.dask.worker.early_execution`). What is left is that the state machine hears of both,
+which the event loop would see to some milliseconds later, in some 70 us of the interpreter's for
+each task. Where Rust has the state (`backhaul.dask.worker.core`) a call does that, and any thread
+may make it: in the event loop's place, in the order in which the messages came, and under the same
+locks. So it does that where it would sleep otherwise.
+
+Whatever is not a plain task that has ended well, or results that are freed, the event loop handles
+as ever, and all that comes behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from distributed import Status
+
+from backhaul._locks import is_owned
+from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.threaded_stream import SharedBatchedSend
+from backhaul.dask.compat.names import Worker, key_split
+from backhaul.dask.worker.core.events import Told
+from backhaul.dask.worker.instructions import perform, perform_told
+from backhaul.dask.worker.lazy_collections import data_of
+from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.metrics import Sums, may_be_summed
+from backhaul.dask.worker.plain_events import execute_success_event
+from backhaul.dask.worker.protocols import ForetoldItem
+from backhaul.dask.worker.spill_buffer import has_room, in_memory, store_lock
+from backhaul.dask.worker.state_lock import YIELD_S
+
+__all__ = ["ThreadEvents", "lives_through"]
+
+#: The one whose source was read, whoever replaces it later
+_BATCHED_SEND: Final = Worker.batched_send
+
+
+class ThreadEvents:
+    """The messages of a worker's scheduler that its threads handle.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    line : Line
+        Of its default pool.
+    arrivals : Arrivals
+        Messages of its scheduler.
+
+    Attributes
+    ----------
+    has_riders : bool
+        Whether messages wait for one to ride with, which have been told and not sent.
+    """
+
+    def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
+        self._worker = worker
+        self._line = line
+        self._arrivals = arrivals
+        self._sums = Sums()
+        self._is_at_work = False
+        self.has_riders = False
+
+    # Called by threads of the pool between their tasks, and by whoever looks at the state
+
+    def handle(self) -> bool:
+        """Handle what has come first, as far as a thread may; tells whether anything was.
+
+        It does not wait for whoever is at work on the same: the event loop looks often, and whoever
+        has the one lock may wait for the other.
+        """
+        arrivals = self._arrivals
+        # Nor where the event loop is at it, which looks at the state itself, with the line's lock;
+        # nor in the midst of what this thread does with a lock, where a finalizer may look.
+        if (
+            not arrivals.has_unhandled(1)
+            or arrivals.is_handling
+            or self._line.is_busy()
+            or is_owned(arrivals.lock)
+            or is_owned(self._line.lock)
+            or not arrivals.lock.acquire(blocking=False)
+        ):
+            return False
+        # What is let go of goes when this returns, and the locks are free: somebody's finalizer may
+        # wait for the event loop, which waits for them.
+        gone: list[Any] = []
+        try:
+            # What it runs may look, too.
+            if arrivals.is_handling or self._is_at_work:
+                return False
+            self._is_at_work = True
+            try:
+                return self._handle_with_locks(gone)
+            finally:
+                self._is_at_work = False
+        except Exception as error:
+            # As from a handler in the event loop, which ends the stream.
+            arrivals.fail(error)
+            return True
+        finally:
+            arrivals.lock.release()
+
+    # Called by threads of the pool, between their tasks
+
+    def flush(self) -> None:
+        """Send what has waited for a message to ride with."""
+        self.has_riders = False
+        stream = self._worker.batched_stream
+        if isinstance(stream, SharedBatchedSend):
+            stream.flush_in_thread()
+
+    def are_handled_here(self) -> bool:
+        """Tell whether threads handle messages at all, as things are; the line's lock is held."""
+        worker, keeper = self._worker, self._line.keeper
+        return (
+            keeper is not None
+            and keeper.core is not None
+            and not self._line.holds
+            and not keeper.is_watched()
+            and worker.status is Status.running
+            and type(worker).batched_send is _BATCHED_SEND
+            and may_be_summed(worker)
+        )
+
+    def _handle_with_locks(self, gone: list[Any]) -> bool:
+        """Handle messages, unless somebody has one of the locks who may wait for another."""
+        line = self._line
+        lock = store_lock(data_of(self._worker))
+        if not line.lock.acquire(timeout=YIELD_S):
+            return False
+        try:
+            if lock is not None and not lock.acquire(timeout=YIELD_S):
+                return False
+            try:
+                # What the event loop has to tell comes first.
+                return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
+            finally:
+                if lock is not None:
+                    lock.release()
+        finally:
+            line.lock.release()
+
+    def _handle_all(self, gone: list[Any]) -> bool:
+        """Handle messages up to the first that is the event loop's, and do what comes of it.
+
+        `gone` keeps what is let go of.
+        """
+        told: Told = []
+        try:
+            return self._handle_messages(told, gone)
+        finally:
+            self._tell(told)
+
+    def _handle_messages(self, told: Told, gone: list[Any]) -> bool:
+        arrivals = self._arrivals
+        batches = arrivals.unhandled
+        handled = 0
+        for number, batch in enumerate(batches):
+            messages = batch if isinstance(batch, (list, tuple)) else (batch,)
+            handled = 0
+            for message in messages:
+                if not self._handle(message, told, gone):
+                    break
+                handled += 1
+            if handled < len(messages):
+                arrivals.drop_first(number)
+                if handled:
+                    arrivals.replace_first(messages[handled:])
+                return number > 0 or handled > 0
+        arrivals.drop_first(len(batches))
+        return bool(batches)
+
+    def _handle(self, message: Any, told: Told, gone: list[Any]) -> bool:
+        """Handle one message; False, and nothing was done, if it is the event loop's."""
+        if type(message) is not dict:
+            return False
+        operation = message.get("op")
+        if operation == "free-keys":
+            keys = message["keys"]
+            values = in_memory(data_of(self._worker), keys)
+            if values is None:
+                return False
+            gone += values
+            more = self._line.keeper.free(keys, message["stimulus_id"], is_unwatched=True)
+            if more is None:
+                return False
+            told += more
+            return True
+        return operation == "compute-task" and self._ended(message, told, gone)
+
+    def _ended(self, message: dict[str, Any], told: Told, gone: list[Any]) -> bool:
+        """Have the state machine go through a task; False, and nothing was done, if it may not."""
+        line, worker = self._line, self._worker
+        key, inputs = message["key"], message["who_has"]
+        item = line.foretold.get(key)
+        if item is None or item.run_id != message["run_id"]:
+            return False
+        ending = item.ending()
+        if ending is None or not has_room(data_of(worker), ending.nbytes):
+            return False
+        del message["op"]
+        answer = _gone_through(line, item, message, ending, is_unwatched=True)
+        if answer is None:
+            message["op"] = "compute-task"
+            return False
+        lived, more = answer
+        # Its inputs may be freed already.
+        gone.append(item)
+        if lived is not False:
+            item.settle_in(self._sums, key_split(key), message["span_id"], inputs)
+        if more:
+            told += more
+        if lived is None:
+            self._call(line.handle, _done(message, ending))
+        return True
+
+    def _tell(self, told: Told) -> None:
+        """Send what the state machine says of results that are gone; the rest is the event loop's.
+
+        What else it wants, as to fetch something or run what has waited, the event loop does.
+        """
+        if not told:
+            return
+        stream = self._worker.batched_stream
+        if all(each[0] == "release-worker-data" for each in told):
+            messages = [{"op": each[0], "key": each[2], "stimulus_id": each[1]} for each in told]
+            if isinstance(stream, SharedBatchedSend) and stream.lock.acquire(timeout=YIELD_S):
+                try:
+                    self.has_riders |= (rides := stream.ride_in_thread(messages))
+                finally:
+                    stream.lock.release()
+                if rides:
+                    return
+        else:
+            # Some of it may want a thread.
+            self._line.leave_threads()
+        self._call(self._line.perform, told)
+
+    def _call(self, function: Any, *args: Any) -> None:
+        # Closed, with the worker
+        with contextlib.suppress(RuntimeError):
+            self._line.event_loop.call_soon_threadsafe(function, *args)
+
+    # Called by the event loop
+
+    def publish(self) -> None:
+        """Add what was measured to the worker's metrics, and see that what waits is sent."""
+        self._sums.publish(self._worker)
+        if self.has_riders:
+            self.has_riders = False
+            stream = self._worker.batched_stream
+            if isinstance(stream, SharedBatchedSend):
+                stream.see_to_it()
+
+
+def lives_through(line: Line, item: ForetoldItem, message: dict[str, Any]) -> bool:
+    """Have the state machine go through a task that has ended, if Rust has its state.
+
+    Called by the event loop.
+
+    Parameters
+    ----------
+    line : Line
+        Of the pool that has run it.
+    item : ForetoldItem
+        The task, which has ended.
+    message : dict
+        The scheduler's that asked for it, without ``op``.
+
+    Returns
+    -------
+    bool
+        False if Rust does not have it, or the task is Python's; nothing was done then.
+    """
+    keeper = line.keeper
+    if keeper is None or line.is_busy():
+        return False
+    with line.lock:
+        ending = item.ending() if keeper.take_over() else None
+        answer = None if ending is None else _gone_through(line, item, message, ending)
+        if answer is None:
+            return False
+        lived, told = answer
+        if lived is not False:
+            item.settle(key_split(message["key"]), message["span_id"], message["who_has"])
+        perform_told(line.worker, told)
+        if lived is None:
+            perform(line.worker, _done(message, ending))
+        return True
+
+
+def _gone_through(
+    line: Line,
+    item: ForetoldItem,
+    message: dict[str, Any],
+    ending: Any,
+    *,
+    is_unwatched: bool = False,
+) -> tuple[bool | None, Told] | None:
+    """Have the state go through both events, as `Keeper.live_through` says; the lock is held."""
+    key, threads = message["key"], line.worker.threads
+    threads[key] = ending.thread
+    answer: tuple[bool | None, Told] | None = line.keeper.live_through(
+        message, ending[:6], is_unwatched=is_unwatched
+    )
+    if answer is None:
+        del threads[key]
+    elif answer[0] is False:
+        # It is named when there is a thread for it.
+        item.is_heard = True
+        threads.pop(key, None)
+    else:
+        line.forget(key)
+    return answer
+
+
+def _done(message: dict[str, Any], ending: Any) -> Any:
+    """Make the event that a task has ended well."""
+    value, nbytes, kind, start_s, stop_s, stimulus_id = ending[:6]
+    return execute_success_event(
+        message["key"], message["run_id"], value, start_s, stop_s, nbytes, kind, stimulus_id
+    )

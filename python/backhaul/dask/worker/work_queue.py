@@ -1,0 +1,91 @@
+"""The queue of a worker's thread pool: one written in C, in the place of Python's."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from backhaul.dask.compat.instance_patches import EXECUTOR_QUEUE
+from backhaul.dask.compat.names import ThreadPoolExecutor, threads_lock
+from backhaul.dask.worker.local_queue import Line
+
+__all__ = ["Waits", "WorkQueue", "quicken"]
+
+
+class Waits(Protocol):
+    """Waits for items of a queue, and other things."""
+
+    def put(self, put: Callable[[Any], None], item: Any) -> None:
+        """Add an item by `put`, or give it to a thread that waits."""
+
+    def get(self, get: Callable[..., Any], timeout_s: float) -> Any:
+        """Take an item by `get`, or something else; `queue.Empty` if there is none in time."""
+
+
+class WorkQueue(queue.SimpleQueue[Any]):
+    """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
+
+    #: What the threads of the pool take without it
+    line: Line | None = None
+    #: Waits for other things as well
+    ahead: Waits | None = None
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; never waits."""
+        if self.ahead is None:
+            super().put(item)
+        else:
+            self.ahead.put(super().put, item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an item; `queue.Empty` if there is none in time."""
+        if self.ahead is None or not block or timeout is None:
+            return super().get(block, timeout)
+        return self.ahead.get(super().get, timeout)
+
+    @property
+    def queue(self) -> WorkQueue:
+        """What `Worker.close` clears."""
+        return self
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.get_nowait()
+
+
+def quicken(
+    executor: ThreadPoolExecutor,
+    make_line: Callable[[], Line | None],
+    make_ahead: Callable[[Line], Waits | None],
+) -> None:
+    """Give a thread pool that has no thread yet such a queue; others keep theirs.
+
+    Parameters
+    ----------
+    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
+        The pool.
+    make_line : callable
+        Makes the line that its threads are to take tasks from, or gives None.
+    make_ahead : callable
+        Makes what its threads are to wait for beside the queue, or gives None.
+    """
+    if isinstance(executor._work_queue, WorkQueue) or executor._threads:
+        return
+    # This lock is held while a thread leaves its pool and starts another in its place, and for as
+    # long as somebody waits for the end of a pool: do not wait for it on the event loop.
+    if not threads_lock.acquire(blocking=False):
+        return
+    try:
+        with executor._shutdown_lock:
+            if not executor._shutdown and not executor._threads and executor._work_queue.empty():
+                work_queue = WorkQueue()
+                if EXECUTOR_QUEUE.install(executor, work_queue):
+                    line = work_queue.line = make_line()
+                    if line is not None:
+                        work_queue.ahead = make_ahead(line)
+    finally:
+        threads_lock.release()

@@ -14,8 +14,8 @@
 //! A child gets no block and no lease from an inherited arena, and frees nothing there: otherwise
 //! both processes would hand out the same block. Yet it has objects in it, and shares their pages
 //! with the parent. [`Arena::before_fork`], or [`Arena::watch_forks`] once, makes the live blocks
-//! copy-on-write and keeps the parent from recycling them: either process then sees the bytes of
-//! the moment of the fork and its own later writes. Where neither is called (a fork without libc's
+//! copy-on-write and keeps the parent from recycling them while the child lives: either process
+//! then sees the bytes of the moment of the fork and its own later writes. Where neither is called (a fork without libc's
 //! handlers), the parent sees what the child writes, and the child what the parent writes or
 //! recycles. (To take the mapping from the child instead, by `MADV_DONTFORK`, would turn every
 //! access to an inherited object into a crash.) Dask starts its workers by spawning, and a program
@@ -379,9 +379,9 @@ impl Drop for ArenaBuf {
 pub struct ArenaStatistics {
     /// Bytes of the blocks that are handed out
     pub live_bytes: usize,
-    /// Bytes of the blocks that peers have leases on, live or freed
+    /// Bytes of the blocks that peers have leases on or that forked children inherited, live or freed
     pub leased_bytes: usize,
-    /// Bytes of the blocks that are freed, but leased
+    /// Bytes of the blocks that are freed, but leased or inherited
     pub orphaned_bytes: usize,
     /// Bytes of the blocks that are freed and used no more, since a peer may have them for ever
     pub abandoned_bytes: usize,
@@ -509,6 +509,15 @@ impl Shared {
     /// Ends a lease
     fn unpin(&self, block: blocks::BlockId, abandon: bool) {
         self.defer(|blocks, deferred| blocks.unpin(block, abandon, deferred));
+    }
+
+    /// Ends the pins of a child
+    fn unpin_all(&self, inherited: &[blocks::BlockId]) {
+        self.defer(|blocks, deferred| {
+            for &block in inherited {
+                blocks.unpin(block, false, deferred);
+            }
+        });
     }
 
     /// Changes the blocks under the lock, then does the work that was deferred; nothing in a child

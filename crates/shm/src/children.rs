@@ -1,4 +1,4 @@
-//! Forked children that still look at memory imported from a peer
+//! Forked children that still look at memory of this process, its own or imported from a peer
 //!
 //! A child inherits the mappings of imported leases. The kernel keeps the pages for the child, but
 //! the exporter recycles them once the parent returns the lease, and the child would see other
@@ -96,14 +96,12 @@ struct Child {
 
 struct Delayed {
     since: Forks,
-    act: Box<dyn FnOnce() + Send>,
+    act: Act,
 }
 
 impl Children {
     fn forget_ended(&mut self) {
-        // The seal is set once no mapping is left. Any other error says nothing about a child.
-        self.living
-            .retain(|child| fcntl_add_seals(&child.file, SealFlags::WRITE) == Err(Errno::BUSY));
+        self.living.retain(|child| !has_ended(&child.file));
     }
 
     fn has_since(&self, since: Forks) -> bool {
@@ -192,13 +190,100 @@ unsafe extern "C" fn in_child() {
 impl Child {
     /// Makes the file of a child that is about to be forked, and the mapping that it inherits
     fn prepare() -> Result<(Self, Mapping), Errno> {
-        let bytes = page_size();
-        let file = memfd::create_unsealed("backhaul-fork", bytes as u64)?;
-        let mapping = Mapping::shared(file.as_fd(), bytes)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
+        let (file, mapping) = watched_mapping()?;
         let number = FORKS.fetch_add(1, Ordering::SeqCst) + 1;
         Ok((Self { number, file }, mapping))
     }
+}
+
+/// A child that is about to be forked, of which the parent notices the end
+///
+/// It holds no lock across the fork, so that several handlers for forks may each have one.
+#[derive(Debug)]
+pub(crate) struct ExpectedChild {
+    file: OwnedFd,
+    mapping: Mapping,
+}
+
+impl ExpectedChild {
+    /// Makes the mapping that the child inherits; to be called by the thread that forks
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor or no memory for it.
+    pub(crate) fn prepare() -> Result<Self, Errno> {
+        let (file, mapping) = watched_mapping()?;
+        Ok(Self { file, mapping })
+    }
+
+    /// Keeps the mapping, in the child
+    pub(crate) fn in_child(self) {
+        std::mem::forget(self.mapping);
+    }
+
+    /// Runs `act` on another thread when the child has ended; in the parent, after the fork
+    pub(crate) fn when_ended(self, act: impl FnOnce() + Send + 'static) {
+        let Self { file, mapping } = self;
+        drop(mapping);
+        let mut expected = expected();
+        expected.waiting.push((file, Box::new(act)));
+        if !expected.is_polled {
+            // Without a thread the next call tries again.
+            let polling = thread::Builder::new().name("backhaul-forks".to_owned());
+            expected.is_polled = polling.spawn(poll_expected).is_ok();
+        }
+    }
+}
+
+/// What waits for the end of single children
+#[derive(Default)]
+struct Expected {
+    waiting: Vec<(OwnedFd, Act)>,
+    /// True while a thread runs `poll_expected`
+    is_polled: bool,
+}
+
+type Act = Box<dyn FnOnce() + Send>;
+
+static EXPECTED: PerProcess<Mutex<Expected>> = PerProcess::new();
+
+fn expected() -> MutexGuard<'static, Expected> {
+    let expected = EXPECTED.value().lock();
+    expected.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what waits for children that have ended, until nothing waits
+fn poll_expected() {
+    loop {
+        thread::sleep(POLL_INTERVAL);
+        let mut expected = expected();
+        let waiting = std::mem::take(&mut expected.waiting);
+        let (ended, living) = waiting.into_iter().partition(|(file, _)| has_ended(file));
+        expected.waiting = living;
+        let is_over = expected.waiting.is_empty();
+        expected.is_polled = !is_over;
+        drop(expected);
+        let ended: Vec<(OwnedFd, Act)> = ended;
+        ended.into_iter().for_each(|(_, act)| act());
+        if is_over {
+            return;
+        }
+    }
+}
+
+/// Returns whether no process maps the file for writing any more
+fn has_ended(file: &OwnedFd) -> bool {
+    // The seal is set once no mapping is left. Any other error says nothing about a child.
+    fcntl_add_seals(file, SealFlags::WRITE) != Err(Errno::BUSY)
+}
+
+/// Makes a file and a mapping of it for writing, which a child inherits
+fn watched_mapping() -> Result<(OwnedFd, Mapping), Errno> {
+    let bytes = page_size();
+    let file = memfd::create_unsealed("backhaul-fork", bytes as u64)?;
+    let mapping = Mapping::shared(file.as_fd(), bytes)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
+    Ok((file, mapping))
 }
 
 impl fmt::Debug for Children {

@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use backhaul_shm::arena::{Arena, ArenaConfig, ArenaStatistics, ForkGuard};
-use backhaul_shm::completion::{attach_table, create_table};
+use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics, ForkGuard};
+use backhaul_shm::completion::{CompletionTable, attach_table, create_table};
 use backhaul_shm::leased::Leased;
 use backhaul_shm::peer_memory::Probe;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -54,12 +54,40 @@ fn block_freed_in_the_parent_is_not_recycled_under_a_child_that_only_reads() {
         buffer.iter().all(|byte| *byte == 1)
     });
     drop(buffer);
-    assert_eq!(arena.statistics().abandoned_bytes, 0, "the segment went");
+    assert_eq!(arena.statistics().orphaned_bytes, MIB);
     for _ in 0..3 {
         arena.take(MIB).unwrap().fill(3);
     }
     parent_writes.write_all(b"x").unwrap();
     assert_success(child);
+}
+
+#[test]
+fn blocks_are_used_again_when_the_children_that_inherited_them_have_ended() {
+    let arena = Arena::new(ArenaConfig::default());
+    let mut freed = Vec::new();
+    for _ in 0..3 {
+        let buffers: Vec<_> = (0..4).map(|_| arena.take(MIB).unwrap()).collect();
+        let (mut child_reads, mut parent_writes) = pipe().unwrap();
+        let first = fork_with(arena.before_fork(), || true);
+        let second = fork_with(arena.before_fork(), || {
+            child_reads.read_exact(&mut [0]).is_ok()
+        });
+        assert_success(first);
+        let mut addresses: Vec<_> = buffers.iter().map(ArenaBuf::as_ptr).collect();
+        addresses.sort_unstable();
+        freed.push(addresses);
+        drop(buffers);
+        assert_eq!(arena.statistics().orphaned_bytes, 4 * MIB);
+        parent_writes.write_all(b"x").unwrap();
+        assert_success(second);
+        // A thread notices the end.
+        while arena.statistics().orphaned_bytes > 0 {
+            std::thread::yield_now();
+        }
+    }
+    assert!(freed.iter().all(|addresses| *addresses == freed[0]));
+    assert_eq!(arena.statistics().abandoned_bytes, 0);
 }
 
 #[test]
@@ -98,14 +126,7 @@ fn lease_that_a_child_inherited_is_returned_when_the_child_ends() {
     buffer.fill(1);
     let (mut exporter, fd) = create_table().unwrap();
     let importer = attach_table(fd).unwrap();
-    let lease = buffer.lease().unwrap();
-    let (file, offset) = (
-        lease.descriptor().try_clone_to_owned().unwrap(),
-        lease.offset(),
-    );
-    let ticket = exporter.exported.issue(lease).unwrap();
-    let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
-    let leased = Leased::map(file, offset, MIB, true, receipt).unwrap();
+    let leased = import(&buffer, &mut exporter, &importer);
     let (mut child_reads, mut parent_writes) = pipe().unwrap();
     let child = fork(|| {
         let pipe = child_reads.as_raw_fd() as u32;
@@ -137,21 +158,14 @@ fn lease_imported_after_a_fork_is_returned_although_the_child_lives() {
     let arena = Arena::new(ArenaConfig::default());
     let (mut exporter, fd) = create_table().unwrap();
     let importer = attach_table(fd).unwrap();
-    let mut import = || {
+    let import_one = |exporter: &mut CompletionTable| {
         let buffer = arena.take_copy(&[1; MIB]).unwrap();
-        let lease = buffer.lease().unwrap();
-        let (file, offset) = (
-            lease.descriptor().try_clone_to_owned().unwrap(),
-            lease.offset(),
-        );
-        let ticket = exporter.exported.issue(lease).unwrap();
-        let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
-        Leased::map(file, offset, MIB, true, receipt).unwrap()
+        import(&buffer, exporter, &importer)
     };
-    let inherited = import();
+    let inherited = import_one(&mut exporter);
     let (mut child_reads, mut parent_writes) = pipe().unwrap();
     let child = fork(|| child_reads.read_exact(&mut [0]).is_ok());
-    drop(import());
+    drop(import_one(&mut exporter));
     assert_eq!(exporter.exported.sweep(), 1);
     parent_writes.write_all(b"x").unwrap();
     assert_success(child);
@@ -253,6 +267,16 @@ fn child_has_a_probe_of_its_own_and_the_parent_keeps_its() {
     assert_success(child);
     let still = Probe::of_this_process().unwrap();
     assert_eq!(still.address(), parents.address());
+}
+
+/// Lends a buffer and maps it, as a peer does
+fn import(buffer: &ArenaBuf, exporter: &mut CompletionTable, importer: &CompletionTable) -> Leased {
+    let lease = buffer.lease().unwrap();
+    let file = lease.descriptor().try_clone_to_owned().unwrap();
+    let offset = lease.offset();
+    let ticket = exporter.exported.issue(lease).unwrap();
+    let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
+    Leased::map(file, offset, buffer.len(), true, receipt).unwrap()
 }
 
 /// Forks, with the guard released on both sides, and has the child say whether all is well

@@ -147,17 +147,22 @@ impl Blocks {
         if !entry.is_constant {
             self.make_copy_on_write(block).ok()?;
         }
-        let entry = self.entry(block);
-        entry.leases = entry.leases.checked_add(1)?;
-        if entry.leases == 1 {
-            self.statistics.leased_bytes += self.bytes(block);
-        }
+        self.pin(block);
         Some(Pin {
             block,
             memory: Arc::clone(&self.segments[&block.base].memory),
             offset: (block.index * self.bytes(block) + offset) as u64,
             may_differ,
         })
+    }
+
+    /// Keeps a live block from being used again until [`Blocks::unpin`]
+    fn pin(&mut self, block: BlockId) {
+        let entry = self.entry(block);
+        entry.leases += 1;
+        if entry.leases == 1 {
+            self.statistics.leased_bytes += self.bytes(block);
+        }
     }
 
     /// Returns whether the owner of a pinned block has freed the block

@@ -6,8 +6,9 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use super::blocks::{Blocks, DeferredWork};
+use super::blocks::{BlockId, Blocks};
 use super::{Arena, Shared};
+use crate::children::ExpectedChild;
 
 impl Arena {
     /// Makes the live blocks copy-on-write for a fork: the child sees their bytes of that moment,
@@ -16,14 +17,13 @@ impl Arena {
     /// Hold the guard across the fork; then drop it in the parent, and call [`ForkGuard::in_child`]
     /// in the child. The arena waits meanwhile: this thread must not use it.
     ///
-    /// Live blocks are abandoned to the child, so that they are not handed out again once they are
-    /// freed. The next blocks need pages from the system: forking costs what was saved.
+    /// A block that is freed while the child lives is handed out again when the child has ended or
+    /// has started another program. Where the system has no descriptor or memory to notice that,
+    /// the block is never handed out again.
     pub fn before_fork(&self) -> ForkGuard {
-        let mut deferred = DeferredWork::default();
+        let child = ExpectedChild::prepare().ok();
         let mut blocks = self.shared.lock();
-        if let Some(blocks) = &mut blocks {
-            blocks.abandon_live(&mut deferred);
-        }
+        let inherited = blocks.as_mut().map(|blocks| blocks.pin_live());
         ForkGuard {
             // SAFETY: only the lifetime changes. `shared` keeps the mutex where it is for longer
             // than the guard lives, since `drop` ends the guard first.
@@ -32,7 +32,8 @@ impl Arena {
                     blocks,
                 )
             }),
-            deferred,
+            inherited: inherited.unwrap_or_default(),
+            child,
             shared: Arc::clone(&self.shared),
         }
     }
@@ -107,8 +108,9 @@ unsafe extern "C" fn in_child() {
 pub struct ForkGuard {
     /// Points into `shared`
     blocks: ManuallyDrop<Option<MutexGuard<'static, Blocks>>>,
-    /// What is to be done once the lock is released, in the parent
-    deferred: DeferredWork,
+    /// Blocks that are pinned for the child
+    inherited: Vec<BlockId>,
+    child: Option<ExpectedChild>,
     shared: Arc<Shared>,
 }
 
@@ -121,7 +123,10 @@ impl ForkGuard {
     ///
     /// The system has no room for the mappings in the child either: what the child writes into such
     /// blocks, the parent may see.
-    pub fn in_child(self) -> io::Result<()> {
+    pub fn in_child(mut self) -> io::Result<()> {
+        if let Some(child) = self.child.take() {
+            child.in_child();
+        }
         match &*self.blocks {
             Some(blocks) => blocks.make_private_in_child(),
             None => Ok(()),
@@ -133,7 +138,16 @@ impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: dropped once, here, before `shared` that it points into.
         unsafe { ManuallyDrop::drop(&mut self.blocks) };
-        self.shared.finish(std::mem::take(&mut self.deferred));
+        let inherited = std::mem::take(&mut self.inherited);
+        if let Some(child) = self.child.take().filter(|_| !inherited.is_empty()) {
+            // An arena that has gone has nothing to hand out.
+            let shared = Arc::downgrade(&self.shared);
+            child.when_ended(move || {
+                if let Some(shared) = shared.upgrade() {
+                    shared.unpin_all(&inherited);
+                }
+            });
+        }
     }
 }
 

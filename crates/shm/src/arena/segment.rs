@@ -72,7 +72,8 @@ impl Segment {
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) usage: Usage,
-    pub(super) leases: u32,
+    /// Leases of peers, and one for each forked child that has inherited the block
+    pub(super) leases: u64,
     /// Whether a peer may map it for ever
     pub(super) abandoned: bool,
     /// Set while the owner's writes stay private to this process

@@ -7,19 +7,20 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::{BlockId, Blocks, DeferredWork};
+use super::{BlockId, Blocks};
 use crate::arena::segment::{Block, Segment, Usage};
 
 impl Blocks {
-    /// Makes every live block copy-on-write, and marks the block so that it is never used again
-    /// once it is freed
-    pub(in crate::arena) fn abandon_live(&mut self, deferred: &mut DeferredWork) {
-        for block in self.live_blocks() {
+    /// Makes every live block copy-on-write and pins the block for a child, returning what is to be
+    /// unpinned when the child has ended
+    pub(in crate::arena) fn pin_live(&mut self) -> Vec<BlockId> {
+        let live = self.live_blocks();
+        for &block in &live {
             // Where the system has no room for the mapping, `ForkGuard::in_child` does what it can.
             let _refused = self.make_copy_on_write(block);
-            self.entry(block).abandoned = true;
-            self.drain(block.base, deferred);
+            self.pin(block);
         }
+        live
     }
 
     /// Maps the live blocks that are still shared privately, in a forked child

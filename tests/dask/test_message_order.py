@@ -258,7 +258,7 @@ def test_forgotten_results_are_freed(client: Client, submit: Callable[[Client, i
     for number in range(2 * ROUNDS):
         submit(client, number)
         if number % 5 == 0:
-            # As from a handler of events now and then
+            # Varies which messages leave together, as a handler of events does.
             time.sleep(0.002)
     assert_freed(client)
 
@@ -268,6 +268,7 @@ def test_threads_forget_results_that_are_freed(client: Client) -> None:
         for number in range(ROUNDS):
             submit_one(client, number)
             if number % 3 == 0:
+                # Varies which messages leave together; nothing is waited for.
                 time.sleep(0.001)
 
     with ThreadPoolExecutor(4) as pool:
@@ -282,6 +283,7 @@ def test_asynchronous_client_forgets_results_that_are_freed(client: Client) -> N
             for number in range(ROUNDS):
                 submit_one(one, number)
                 if number % 5 == 0:
+                    # As above
                     await asyncio.sleep(0.002)
 
     asyncio.run(submit_many())

@@ -235,7 +235,7 @@ impl ExpectedChild {
     }
 }
 
-/// What waits for the end of single children
+/// Actions that wait for the end of single children
 #[derive(Default)]
 struct Expected {
     waiting: Vec<(OwnedFd, Act)>,

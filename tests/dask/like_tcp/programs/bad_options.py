@@ -61,7 +61,6 @@ def both(run: Run, submit: Callable[..., list[Any]]) -> Observation:
     return [*found, run.client.gather(run.client.map(add, range(5), key="after"))]
 
 
-@program(left=False)
 def of_submit(run: Run) -> Observation:
     """`submit` with options that Dask refuses or takes, on values and on futures."""
     client = run.client
@@ -73,13 +72,11 @@ def of_submit(run: Run) -> Observation:
     return both(run, submit)
 
 
-@program(left=False)
 def of_map(run: Run) -> Observation:
     """`map` with options that Dask refuses or takes."""
     return both(run, lambda **options: run.client.map(add, range(3), pure=False, **options))
 
 
-@program(left=False)
 def of_graphs(run: Run) -> Observation:
     """`compute` and `persist` with options that Dask refuses or takes."""
 
@@ -93,7 +90,6 @@ def of_graphs(run: Run) -> Observation:
     return both(run, submit)
 
 
-@program(left=False)
 def of_annotations(run: Run) -> Observation:
     """Annotations that Dask refuses or takes, on `submit`."""
 
@@ -105,7 +101,6 @@ def of_annotations(run: Run) -> Observation:
     return [outcomes(submit, values), run.client.submit(add, 1, key="after").result()]
 
 
-@program(left=False)
 def actors_and_keys(run: Run) -> Observation:
     """Odd values of `actor=`, `key=` and `pure=`."""
     client = run.client
@@ -119,6 +114,13 @@ def actors_and_keys(run: Run) -> Observation:
         "pure": ["yes", None, 5],
     }
     return [outcomes(submit, values), client.submit(add, 1, key="after").result()]
+
+
+@program(left=False)
+def of_tasks(run: Run) -> Observation:
+    """Options of calls that make tasks."""
+    parts = (of_submit, of_map, of_graphs, of_annotations, actors_and_keys)
+    return [part(run) for part in parts]
 
 
 @program()

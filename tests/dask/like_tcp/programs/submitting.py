@@ -151,6 +151,32 @@ def arguments_change_later(run: Run) -> Observation:
 
 
 @program()
+def priorities(run: Run) -> Observation:
+    """Of the tasks that wait for one worker, those of higher priority run first."""
+    order_of = "priorities"
+    gate = run.submit_on(0, lambda: Event("priorities").wait())
+
+    def note(number: int) -> int:
+        worker: Any = get_worker()
+        seen: list[int] = worker.__dict__.setdefault(order_of, [])
+        seen.append(number)
+        return len(seen)
+
+    levels = [0, 5, -5, 10, 1, -1]
+    futures = [run.submit_on(0, note, level, priority=level) for level in levels]
+    with dask.annotate(priority=7):
+        futures.append(run.submit_on(0, note, 7))
+    Event("priorities").set()
+    ranks = run.client.gather(futures)
+    Event("priorities").clear()
+
+    def forget(dask_worker: Any) -> Any:
+        return dask_worker.__dict__.pop(order_of, None)
+
+    return [ranks, gate.result(), run.client.run(forget, workers=run.workers[:1])[run.workers[0]]]
+
+
+@program()
 def restrictions(run: Run) -> Observation:
     """`workers=` by address, name and host; `allow_other_workers`; annotations."""
     client = run.client

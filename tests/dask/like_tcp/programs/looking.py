@@ -113,7 +113,7 @@ def state_of_the_scheduler(run: Run) -> Observation:
                 sorted(str(each.key) for each in ts.dependents),
                 sorted(str(each.name) for each in ts.who_has or ()), len(ts.who_wants or ()),
                 ts.retries,
-                ts.suspicious, ts.actor, ts.prefix.name, ts.group.name, str(ts.annotations or {}),
+                ts.suspicious, ts.actor, ts.prefix.name, ts.group.name, str(ts.annotations),
                 sorted(ts.worker_restrictions or ()) != [], ts.loose_restrictions,
                 str(ts.exception_text), bool(ts.erred_on), ts.priority[0],
             ]

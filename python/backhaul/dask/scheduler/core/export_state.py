@@ -272,6 +272,9 @@ class _Writer:
         ts.priority = None if one["priority"] is None else tuple(map(whole, one["priority"]))
         if one["annotations"] is not None:
             ts.annotations = payloads.annotations(text, one["annotations"])
+        elif spec is not None and "spans" in self.scheduler.extensions:
+            # As Dask's extension for spans leaves them.
+            ts.annotations = {}
         if one["exception"] is not None:
             ts.exception = self._exception(text, ts, one["exception"])
         if one["traceback"] is not None:

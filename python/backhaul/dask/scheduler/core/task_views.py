@@ -131,7 +131,16 @@ class TaskViews:
         """
         text = self._live.texts.text(task.key)
         said = self._live.core.task_value(text, ATTRIBUTES[name])
+        if said is None and name == "annotations":
+            return self._no_annotations(text)
         return None if said is None else self._meant(task, text, name, said)
+
+    def _no_annotations(self, text: str) -> dict[str, Any] | None:
+        """Return what Dask's extension for spans leaves of no annotations."""
+        live = self._live
+        is_spanned = "spans" in live.scheduler.extensions
+        has_spec = live.core.task_value(text, "run_spec") is not None
+        return {} if is_spanned and has_spec else None
 
     def _meant(self, task: Any, text: str, name: str, said: Any) -> Any:
         live = self._live

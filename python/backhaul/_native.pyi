@@ -1925,14 +1925,24 @@ class SchedulerCore:
     def __new__(cls, **settings: Any) -> SchedulerCore: ...
     @staticmethod
     def inherit(said: dict[str, Any], streams: list[str], /, **settings: Any) -> SchedulerCore:
-        """Make a core of a scheduler without tasks, said as `dump` does; ``streams``: clients.
+        """Make a core with the state of another scheduler.
+
+        Parameters
+        ----------
+        said : dict
+            The state as `dump` says it, but for two lists of dicts: ``tasks``, in which what is
+            None or empty is left out, and ``groups``, by serial, those that are gone included.
+        streams : list of str
+            The clients that can be told anything.
+        **settings
+            As for the class.
 
         Raises
         ------
         KeyError
             If something is not said.
         ValueError
-            If there are tasks, or a worker or prefix is named that is not said.
+            If a worker, client, prefix, group or task is named that is not said.
         """
 
     def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
@@ -2271,6 +2281,19 @@ class SchedulerCore:
             The prefixes.
         requests : int
             How many requests there have been, which are numbered.
+        """
+
+    def inherit_stealing(self, said: dict[str, Any]) -> None:
+        """Take over what another scheduler knew of stealing, in the form of `stealing`.
+
+        To be called after `begin_stealing`; without that nothing is taken over.
+
+        Raises
+        ------
+        KeyError
+            If something is not said.
+        ValueError
+            If a worker, prefix or task is named that is not known; the core is of no use then.
         """
 
     def balance(self, now_s: float) -> list[tuple[int, str, float, str, float, str, float]]:

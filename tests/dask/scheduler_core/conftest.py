@@ -17,8 +17,9 @@ ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the next graph be the core's right after an escape."""
+    """Give the state back to the core with the next graph after an escape, never before."""
     monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 0.0)
+    monkeypatch.setattr(live_core, "COME_BACK_S", 3600.0)
 
 
 @pytest.fixture(params=[False, True], ids=["python", "engine"])

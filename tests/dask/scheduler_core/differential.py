@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler.core import export_state, holds_no_tasks
+from backhaul.dask.scheduler.core import export_state, obstacle
 from backhaul.dask.scheduler.core.placement import placement_of
 from backhaul.dask.scheduler.core.stealing import begin_stealing
+from backhaul.errors import EscapeError
 
 from .asking import AskingUpstream
 from .attributes import (
@@ -175,17 +176,29 @@ class Pair:
         return self.compare(False, looks=True) or flaws(self.upstream, self.converted)
 
     def adopt(self) -> str | None:
-        """Go on with a new core in the place of upstream's machine, which has no tasks left."""
-        if self.converted is None or not holds_no_tasks(self.converted.state):
+        """Go on with a new core in the place of upstream's machine."""
+        converted = self.converted
+        if converted is None or self.upstream.half_done or obstacle(converted.state):
+            return None
+        tasks = converted.state.tasks
+        if self.ours.links is not None and tasks:
+            # A core does not take over promises and plans.
             return None
         found = self.compare_state()
         if found:
             return found
+        counted = Counter(ts.state for ts in tasks.values())
+        try:
+            core = converted.adopt(self.core_settings)
+        except EscapeError:
+            self.counted["adoptions refused"] += 1
+            return None
         self.counted["adoptions"] += 1
-        links = OurLinks.of(self.converted.state) if self.ours.links is not None else None
-        self.ours = Ours(self.converted.adopt(self.core_settings), self.split, links=links)
-        self.ours.clients = list(self.converted.state.client_comms)
-        self.converted.close()
+        self.counted.update(f"adopted {state}" for state in counted.elements())
+        links = OurLinks.of(converted.state) if self.ours.links is not None else None
+        self.ours = Ours(core, self.split, links=links)
+        self.ours.clients = list(converted.state.client_comms)
+        converted.close()
         self.converted = None
         return self.compare(False, looks=True)
 
@@ -276,14 +289,17 @@ def run(
 
     State is compared after ``every`` event, or after some of them and the last. With ``converts``
     the core is converted before a random one of them, or as soon as one is refused in the middle,
-    which ends the stream otherwise. In about half of these streams all tasks are released some
-    events later, and a new core takes over, which may be converted in turn.
+    which ends the stream otherwise. In about half of these streams a new core takes over some
+    events later, which may be converted in turn, and so on; in a fifth of them all tasks are
+    released before.
     """
     pair = Pair(seed, every, asks, places)
     source = random.Random(-seed - 1)
     convert_at = source.randrange(length) if converts else length
     adopt_at = source.randrange(convert_at, 2 * length)
     again_at = source.randrange(adopt_at, 3 * length)
+    adopt_again_at = source.randrange(again_at, again_at + length)
+    is_released = source.randrange(5) == 0
     stream = Stream(seed, asks, places)
     events: list[Event] = []
     found = None
@@ -298,9 +314,11 @@ def run(
             steps: list[Iterable[Event]] = []
             if half_done or place in (convert_at, again_at):
                 steps.append([CONVERT])
-            if place == adopt_at and not pair.upstream.half_done:
+            if place in (adopt_at, adopt_again_at) and not pair.upstream.half_done:
                 # What was left half done may have left tasks that never go.
-                steps += [stream.releases(pair.upstream.state), [ADOPT]]
+                if is_released:
+                    steps.append(stream.releases(pair.upstream.state))
+                steps.append([ADOPT])
             for event in chain(*steps):
                 events.append(event)
                 found, _ = pair.apply(event)

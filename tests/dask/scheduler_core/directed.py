@@ -13,13 +13,13 @@ from typing import Any
 from distributed.scheduler import ClientState
 from distributed.stealing import WorkStealing
 
-from backhaul.dask.scheduler.core import adopt, holds_no_tasks, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core import adopt, obstacle, offer_to_thieves, write_into
 from backhaul.errors import EscapeError
 
 from .conversion import Payloads
 from .differential import ADOPT, CONVERT, Pair, run
 from .events import Event, Graph, GraphTask
-from .upstream import Upstream
+from .upstream import TakenPayloads, Upstream
 
 __all__ = ["run_all"]
 
@@ -189,23 +189,39 @@ def _refusals() -> Iterator[str]:
                 yield f"{error} does not say {words!r}"
         else:
             yield f"was written, though it {words}"
-    if holds_no_tasks(pair.upstream.state) or not holds_no_tasks(empty.state):
-        yield "tasks are not told from none"
-    try:
-        adopt(pair.upstream.state, {})
-    except EscapeError as error:
-        if "tasks is not empty" not in str(error):
-            yield f"{error} does not say what is in the way"
-    else:
-        yield "a scheduler with tasks was adopted"
+    yield from _refused_adoptions(pair.upstream.state)
     empty.state.clients["alice"] = ClientState("alice")
     try:
-        adopt(empty.state, {"no_such_setting": 1})
+        adopt(empty.state, {"no_such_setting": 1}, TakenPayloads())
     except ValueError as error:
         if "no_such_setting" not in str(error):
             yield f"{error} does not say which setting"
     empty.close()
     pair.close()
+
+
+def _refused_adoptions(state: Any) -> Iterator[str]:
+    """Put into a scheduler what no core can hold; what was there is put back each time."""
+    ts = state.tasks["inc-1"]
+    for holder, name, value, words in (
+        (ts, "priority", ("first",), "'inc-1' has the priority ('first',)"),
+        (ts, "retries", 1 << 31, "inc-1 has 2147483648 retries"),
+        (ts.processing_on, "nbytes", float("nan"), "results took nan bytes"),
+        (state, "workers", {}, "is on a worker that has left"),
+    ):
+        before = getattr(holder, name)
+        setattr(holder, name, value)
+        try:
+            adopt(state, {}, TakenPayloads())
+        except EscapeError as error:
+            if words not in str(error):
+                yield f"{error} does not say {words!r}"
+        else:
+            yield f"was adopted, though {words}"
+        finally:
+            setattr(holder, name, before)
+    if obstacle(state) is not None:
+        yield f"{obstacle(state)} is in the way of a core"
 
 
 class _Blaming:

@@ -34,7 +34,7 @@ from backhaul.dask.scheduler.core.stealing import begin_stealing
 from .events import Event, Graph
 from .placed import tell_links
 
-__all__ = ["Clock", "EndlessError", "Upstream", "exception_name", "node"]
+__all__ = ["Clock", "EndlessError", "TakenPayloads", "Upstream", "exception_name", "node"]
 
 #: Whether an event was refused
 Refused = bool
@@ -134,6 +134,22 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return coroutine
 
 
+class TakenPayloads:
+    """Bytes that the harness gives a core for Python's objects."""
+
+    def run_spec(self, text: str, task: Any) -> bytes:
+        spec = task.run_spec
+        return pickle.dumps((spec.key, tuple(spec.dependencies), spec.data_producer))
+
+    def annotations(self, annotations: dict[str, Any]) -> bytes:
+        return pickle.dumps(annotations)
+
+    def failure(self, raised: Any) -> bytes:
+        if isinstance(raised, bytes):
+            return raised
+        return pickle.dumps(deserialize(raised.header, raised.frames))
+
+
 class Upstream:
     """One scheduler, and what it has sent."""
 
@@ -196,10 +212,14 @@ class Upstream:
         run_ids._run_id_iterator = self.run_ids
 
     def adopt(self, settings: dict[str, Any]) -> SchedulerCore:
-        """Make a core of it, which has no tasks."""
+        """Make a core that goes on from it."""
         self._take_turn()
-        core = adopt(self.state, settings)
-        begin_stealing(core, self.state)
+        try:
+            core = adopt(self.state, settings, TakenPayloads())
+            begin_stealing(core, self.state)
+        finally:
+            # Looking for the next number makes a new iterator.
+            self.keep_run_ids()
         place_by_links(core, self.state)
         return core
 

@@ -35,15 +35,9 @@ impl Core {
         streams: Vec<String>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let streams: Vec<Arc<str>> = streams.into_iter().map(Arc::from).collect();
-        let mut core = SchedulerCore::inherit(
-            config(settings)?,
-            &inherit::cluster(said)?,
-            &inherit::workers(said)?,
-            &inherit::prefixes(said)?,
-            &streams,
-        )
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let inherited = inherit::inherited(said, streams)?;
+        let mut core = SchedulerCore::inherit(config(settings)?, &inherited)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         core.log_transitions(true);
         Ok(Self::of(core))
     }

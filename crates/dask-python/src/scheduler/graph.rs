@@ -74,7 +74,7 @@ fn task(
     })
 }
 
-fn requirements(asks: &Bound<'_, PyDict>) -> PyResult<Requirements> {
+pub(super) fn requirements(asks: &Bound<'_, PyDict>) -> PyResult<Requirements> {
     let mut requirements = Requirements::default();
     for (name, value) in asks {
         let name: String = name.extract()?;

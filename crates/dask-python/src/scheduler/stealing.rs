@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::StealAnswered;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::{Core, refusal, text_of, texts_of};
+use super::{Core, inherit, refusal, text_of, texts_of};
 
 /// Level, key, cost in seconds, victim and thief with how long each is busy for, in seconds
 type Requested = (usize, String, f64, String, f64, String, f64);
@@ -20,6 +21,13 @@ impl Core {
     fn begin_stealing(&self, fast: Vec<String>, requests: u64) {
         let fast: Vec<Arc<str>> = fast.into_iter().map(Arc::from).collect();
         self.core().begin_stealing(&fast, requests);
+    }
+
+    #[doc = stub_doc!("SchedulerCore.inherit_stealing")]
+    fn inherit_stealing(&self, said: &Bound<'_, PyDict>) -> PyResult<()> {
+        let view = inherit::stealing(said)?;
+        let inherited = self.core().inherit_stealing(&view);
+        inherited.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     #[doc = stub_doc!("SchedulerCore.balance")]

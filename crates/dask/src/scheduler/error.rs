@@ -8,12 +8,6 @@ use super::task::TaskState;
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum InheritError {
-    /// There are tasks, which a core takes as graphs only
-    #[error("there are tasks, such as {key}")]
-    HasTasks {
-        /// The key of one
-        key: String,
-    },
     /// A worker is named that is not one of the cluster's
     #[error("no worker at {address} is in the cluster")]
     UnknownWorker {
@@ -25,6 +19,24 @@ pub enum InheritError {
     UnknownPrefix {
         /// The prefix
         prefix: String,
+    },
+    /// A task or group is part of a group that is not known
+    #[error("no group {group} is known")]
+    UnknownGroup {
+        /// The group, or its serial
+        group: String,
+    },
+    /// A task is named that is not known
+    #[error("no task {key} is known")]
+    UnknownTask {
+        /// The key
+        key: String,
+    },
+    /// A client wants a task that is not known
+    #[error("no client {client} is known")]
+    UnknownClient {
+        /// The client
+        client: String,
     },
 }
 

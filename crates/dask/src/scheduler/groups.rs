@@ -153,6 +153,19 @@ impl Groups {
         id
     }
 
+    /// Adds a group as another scheduler had it, in the order of the serials
+    ///
+    /// Its prefix does not list it yet.
+    pub(super) fn add_group(&mut self, group: Group) -> GroupId {
+        let id = GroupId::at(self.groups.len());
+        self.added = group.serial + 1;
+        if !group.gone {
+            self.by_name.insert(Arc::clone(&group.name), id);
+        }
+        self.groups.push(Some(group));
+        id
+    }
+
     fn prefix(&mut self, name: &Arc<str>, known_durations_s: &Map<Arc<str>, f64>) -> PrefixId {
         if let Some(&prefix) = self.prefix_by_name.get(name) {
             return prefix;

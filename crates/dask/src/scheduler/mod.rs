@@ -47,6 +47,7 @@ pub use self::config::Config;
 pub use self::core::SchedulerCore;
 pub use self::error::{EventError, InheritError};
 pub use self::graph::{Graph, GraphOutcome, GraphTask};
+pub use self::inherit::Inherited;
 pub use self::live::{Container, Front, ReplicatedTask, RunningTask, WorkerRoom};
 pub use self::looks::{ClusterLoad, Noted, TaskSet, TaskValue, Watched, WorkerLoad};
 pub use self::messages::{

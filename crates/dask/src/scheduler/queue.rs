@@ -107,12 +107,30 @@ impl TaskQueue {
             .collect()
     }
 
-    /// An empty queue that goes on counting from here
-    pub(super) fn from_count(added: u64) -> Self {
-        Self {
+    /// A queue of these tasks, whose heap has these entries: priority, number, task
+    ///
+    /// `added` is how many entries there were ever.
+    pub(super) fn from_parts(
+        tasks: &mut TaskTable,
+        queued: &[TaskId],
+        entries: &[(Option<Priority>, u64, TaskId)],
+        added: u64,
+    ) -> Self {
+        let mut queue = Self {
             added,
             ..Self::default()
+        };
+        for &task in queued {
+            queue.places.add(tasks, task);
         }
+        for &(priority, order, task) in entries {
+            let priority = priority.map_or(PriorityOrNone::NONE, PriorityOrNone::some);
+            let serial = tasks[task].serial;
+            queue
+                .heap
+                .push(Reverse(Entry::new(priority, order, task, serial)));
+        }
+        queue
     }
 
     /// How many tasks were queued so far

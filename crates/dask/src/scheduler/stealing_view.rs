@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::core::SchedulerCore;
+use super::error::InheritError;
 use super::ids::{TaskId, WorkerId};
+use super::stealing::{LEVELS, Move};
 use super::task::Key;
 use crate::ordered_set::OrderedSet;
 
@@ -91,5 +93,62 @@ impl SchedulerCore {
             view.unknown.push((name, keys(tasks)));
         }
         Some(view)
+    }
+
+    /// Takes over what another scheduler knew of it, as [`SchedulerCore::stealing_view`] shows it
+    ///
+    /// To be called after [`SchedulerCore::begin_stealing`]; without that nothing is taken over.
+    ///
+    /// # Errors
+    ///
+    /// [`InheritError`] if the view names an unknown worker, prefix or task. The core must not be used
+    /// then.
+    pub fn inherit_stealing(&mut self, view: &StealingView) -> Result<(), InheritError> {
+        let Some(mut stealing) = self.stealing.take() else {
+            return Ok(());
+        };
+        for (address, level, keys) in &view.stealable {
+            let worker = self.inherited_worker(address)?;
+            let levels = stealing.stealable.entry(worker);
+            let levels = levels.or_insert_with(|| Box::new([const { OrderedSet::new() }; LEVELS]));
+            let Some(tasks) = levels.get_mut(*level) else {
+                continue;
+            };
+            *tasks = self.inherited_tasks(keys)?;
+            // There are fewer levels than a byte counts.
+            let filed = (worker, *level as u8);
+            stealing
+                .filed
+                .extend(tasks.iter().map(|task| (task, filed)));
+        }
+        for one in &view.in_flight {
+            let task = self.inherited_key(&one.key)?;
+            let moved = Move {
+                victim: self.inherited_worker(&one.victim)?,
+                thief: self.inherited_worker(&one.thief)?,
+                thief_address: Arc::clone(&one.thief),
+                victim_s: one.victim_s,
+                thief_s: one.thief_s,
+                stimulus: Arc::clone(&one.stimulus),
+            };
+            stealing.in_flight.insert(task);
+            stealing.moves.insert(task, moved);
+        }
+        for (address, moved_s) in &view.occupancy_s {
+            let worker = self.inherited_worker(address)?;
+            stealing.in_flight_occupancy_s.insert(worker, *moved_s);
+        }
+        for (address, tasks) in &view.tasks {
+            let worker = self.inherited_worker(address)?;
+            stealing.in_flight_tasks.insert(worker, *tasks);
+        }
+        for (name, keys) in &view.unknown {
+            let prefix = self.inherited_prefix(name)?;
+            let tasks = self.inherited_tasks(keys)?;
+            stealing.unknown.insert(prefix, tasks);
+        }
+        stealing.requests = view.requests;
+        self.stealing = Some(stealing);
+        Ok(())
     }
 }

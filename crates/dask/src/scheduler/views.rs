@@ -39,6 +39,8 @@ pub struct TaskView {
     pub queueable: bool,
     pub has_lost_dependencies: bool,
     pub actor: bool,
+    /// True if its run spec says that it produces data
+    pub data_producer: bool,
     pub group: Arc<str>,
     pub prefix: Arc<str>,
     pub exception: Option<TaskError>,
@@ -175,6 +177,44 @@ pub struct ClusterView {
     pub no_workers_since: Option<f64>,
 }
 
+impl TaskView {
+    /// A task of which nothing is known but its key and state
+    pub fn new(key: Key, state: TaskState, group: Arc<str>, prefix: Arc<str>) -> Self {
+        Self {
+            key,
+            state,
+            group,
+            prefix,
+            run_spec: None,
+            priority: None,
+            dependencies: Vec::new(),
+            dependents: Vec::new(),
+            waiting_on: None,
+            waiters: None,
+            who_wants: None,
+            who_has: Vec::new(),
+            processing_on: None,
+            nbytes: None,
+            type_name: None,
+            retries: 0,
+            suspicious: 0,
+            run_id: None,
+            queueable: true,
+            has_lost_dependencies: false,
+            actor: false,
+            data_producer: false,
+            exception: None,
+            traceback: None,
+            exception_text: None,
+            traceback_text: None,
+            exception_blame: None,
+            forgotten_blame: None,
+            erred_on: None,
+            requirements: None,
+        }
+    }
+}
+
 impl SchedulerCore {
     /// Keys of all tasks, in the order in which they came
     pub fn keys(&self) -> Vec<&Key> {
@@ -212,6 +252,7 @@ impl SchedulerCore {
             queueable: one.queueable,
             has_lost_dependencies: one.has_lost_dependencies,
             actor: one.actor,
+            data_producer: one.data_producer,
             group: Arc::clone(&group.name),
             prefix: Arc::clone(&self.groups[group.prefix].name),
             exception: failure.exception,

@@ -1,6 +1,6 @@
 """The scheduler's state in Rust: its way there, its way back, and how Dask sees it meanwhile.
 
-Entry points: `live_core.install` on a scheduler; `adopt` makes a core of a scheduler without tasks;
+Entry points: `live_core.install` on a scheduler; `adopt` makes a core that goes on from a scheduler;
 `write_into` writes all that a core holds into Dask's objects; `guarded_classes` and the views
 answer programs that read the state. The design is in ``docs/design/scheduler-core.md``.
 
@@ -20,13 +20,13 @@ export.
 from __future__ import annotations
 
 from backhaul.dask.scheduler.core.export_state import Payloads, offer_to_thieves, write_into
-from backhaul.dask.scheduler.core.import_state import adopt, holds_no_tasks, name_text
+from backhaul.dask.scheduler.core.import_state import adopt, name_text, obstacle
 
 __all__ = [
     "Payloads",
     "adopt",
-    "holds_no_tasks",
     "name_text",
+    "obstacle",
     "offer_to_thieves",
     "write_into",
 ]

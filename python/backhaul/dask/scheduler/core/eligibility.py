@@ -14,7 +14,7 @@ from backhaul.dask.compat.names import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin
 from backhaul.dask.placement.link_placement import LinkPlacement
 from backhaul.dask.resource_pools.scheduler_slots import slots_of
 from backhaul.dask.scheduler.core.handler_overrides import program_handler, program_method
-from backhaul.dask.scheduler.core.import_state import are_amounts, holds_no_tasks
+from backhaul.dask.scheduler.core.import_state import are_amounts, obstacle
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
@@ -33,8 +33,9 @@ _TRANSITIONS_KEPT = 100_000
 
 def refusal(scheduler: Any) -> str | None:
     """Say why a core may not have the state of a scheduler now; None if it may."""
-    if not holds_no_tasks(scheduler):
-        return "there are tasks"
+    reason = obstacle(scheduler)
+    if reason is not None:
+        return reason
     if scheduler.transition_counter_max:
         return "transitions are counted"
     if scheduler.no_workers_timeout == 0:
@@ -42,10 +43,12 @@ def refusal(scheduler: Any) -> str | None:
         return "distributed.scheduler.no-workers-timeout is zero"
     if not all(are_amounts(ws.resources) for ws in scheduler.workers.values()):
         return "resources are no numbers"
-    stealing = scheduler.extensions.get("stealing")
-    if stealing is not None and stealing.in_flight:
-        return "tasks are being stolen"
     for plugin in scheduler.plugins.values():
+        if isinstance(plugin, LinkPlacement) and scheduler.tasks:
+            # A core does not take over promises and plans.
+            return "tasks are placed by what links cost"
+        if isinstance(plugin, ShuffleSchedulerPlugin) and plugin.active_shuffles:
+            return "a shuffle is active"
         if not may_stay(plugin):
             return f"the plugin {type(plugin).__name__} listens"
     operation = program_handler(scheduler)

@@ -10,15 +10,13 @@ from typing import Any
 from backhaul.dask.compat.names import key_split, key_split_group
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots
+from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.key_text import KeyTexts
 from backhaul.dask.serialize.codec import codec
 from backhaul.dask.serialize.pickled_task import KeptSpec
 from backhaul.errors import ConfigError
 
 __all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
-
-#: Prefix of the keys that a shuffle's plugin looks for among transitions
-_SHUFFLE = "shuffle-"
 
 #: Most retries that the core counts
 _RETRIES_MAX = (1 << 31) - 1
@@ -49,7 +47,7 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
     if not isinstance(actors, (bool, NoneType)) and not all(actor in dsk for actor in actors):
         return False
     ordered = asked["ordered"]
-    return all(key in ordered and not _text_of(key).startswith(_SHUFFLE) for key in dsk)
+    return all(key in ordered and not _text_of(key).startswith(SHUFFLE_PREFIX) for key in dsk)
 
 
 def _text_of(key: Any) -> str:

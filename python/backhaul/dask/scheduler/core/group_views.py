@@ -49,6 +49,9 @@ class Views:
             if type(prefix) is TaskPrefix:
                 prefix.__class__ = prefix_class
                 self.prefixes[name] = prefix
+        for name, group in raw_reader(SchedulerState, "task_groups")(live.scheduler).items():
+            group.__class__ = group_class
+            self.groups[name] = group
 
     def prefix(self, name: str) -> Any:
         """Find or make a prefix."""

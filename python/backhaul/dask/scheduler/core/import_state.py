@@ -1,23 +1,25 @@
-"""The way back: a core of a scheduler that has no tasks.
+"""The import: a core that goes on from the state of a running scheduler.
 
-What outlives tasks goes with it, in upstream's order: the cluster, what workers are believed to
-have to fetch still, what prefixes have learned of durations, counters and the history of failures.
-So the core decides as upstream would have.
+All that the core can hold is read from upstream's objects, in upstream's order: the cluster, tasks
+with their groups and prefixes, what clients want, the queue, counters and the history of failures.
+So the core decides as upstream would have. A state that no core can hold stays where it is
+(`obstacle`, and `EscapeError` of `adopt`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.compat.names import TaskState
+from backhaul.dask.scheduler.core.adopted_tasks import Payloads, tasks_said
 from backhaul.dask.scheduler.core.export_state import Said, status_name
 from backhaul.errors import EscapeError
 
-__all__ = ["adopt", "are_amounts", "holds_no_tasks", "is_size", "name_text"]
+__all__ = ["adopt", "are_amounts", "empty", "is_size", "name_text", "obstacle"]
 
 #: Largest result that a core takes, in bytes: as in the core
 _NBYTES_MAX = 2**48
@@ -26,32 +28,43 @@ _NBYTES_MAX = 2**48
 _BYTES_END = 2**62
 
 
-def holds_no_tasks(scheduler: Any) -> bool:
-    """Tell whether a scheduler has nothing of tasks, so that a core may be made of it."""
-    return _in_the_way(scheduler) is None
+def obstacle(scheduler: Any) -> str | None:
+    """Return why no core can be made of a scheduler now; None if `adopt` may try."""
+    for name in scheduler.task_groups:
+        if type(name) is not str:
+            return f"the group {name!r} has no text as its name"
+    for nbytes in _sums(scheduler):
+        # No number is not below it, either.
+        if not abs(nbytes) < _BYTES_END:
+            return f"results took {nbytes} bytes"
+    return None
 
 
 def adopt(
     scheduler: Any,
     settings: Mapping[str, Any],
+    payloads: Payloads,
     *,
     key_text: Callable[[Any], str] = str,
     monotonic_offset_s: float = 0.0,
     wall_offset_s: float = 0.0,
 ) -> SchedulerCore:
-    """Make a core of a scheduler without tasks; the scheduler is only read.
+    """Make a core with the state of a scheduler; the scheduler is only read.
+
+    Work stealing is not part of it: see `stealing.begin_stealing`.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Its workers, clients, prefixes and counters are taken over. Numbers of runs go on from those
-        of this process, so that no worker can mistake a run for an old one.
+        Its tasks, workers, clients, groups, prefixes and counters are taken over. Numbers of runs
+        go on from those of this process, so that no worker can mistake a run for an old one.
     settings : mapping of str to object
         Fields of ``Config``, as for `SchedulerCore`; what the scheduler has learned since it was
         made, such as bandwidth, is taken from the scheduler.
+    payloads : Payloads
+        Gives the bytes by which the core knows run specs, annotations and failures.
     key_text : callable
-        Gives the text of a key; the inverse of ``Payloads.key``. Keys of forgotten tasks, which
-        histories and workers refer to, are all that it is asked for.
+        Gives the text of a key; the inverse of ``Payloads.key`` of `write_into`.
     monotonic_offset_s, wall_offset_s : float
         As for `write_into`: what is taken from the scheduler's times to make the core's of them, in
         seconds.
@@ -59,14 +72,30 @@ def adopt(
     Raises
     ------
     EscapeError
-        If it has tasks, or something is left of tasks in it, as when an event was refused.
+        If the scheduler has something that a core cannot hold, such as a task whose worker has
+        left (an event was refused half way), or a task that waits for resources.
     """
-    reason = _in_the_way(scheduler)
+    reason = obstacle(scheduler)
     if reason is not None:
-        raise EscapeError(f"the scheduler is not without tasks: {reason}")
+        raise EscapeError(reason)
     streams = [name for name in scheduler.clients if name in scheduler.client_comms]
-    said = _say(scheduler, key_text, monotonic_offset_s, wall_offset_s)
+    said = _say(scheduler, payloads, key_text, monotonic_offset_s, wall_offset_s)
     return SchedulerCore.inherit(said, streams, **settings)
+
+
+def empty(scheduler: Any) -> None:
+    """Empty upstream's collections of tasks, whose members a core has taken over.
+
+    Groups and prefixes stay. `write_into` fills the collections again.
+    """
+    for ws in scheduler.workers.values():
+        for name in ("_has_what", "processing", "long_running", "actors", "executing"):
+            getattr(ws, name).clear()
+        ws.needs_what.clear()
+    for cs in scheduler.clients.values():
+        cs.wants_what.clear()
+    for name in ("queued", "unrunnable", "replicated_tasks", "tasks"):
+        getattr(scheduler, name).clear()
 
 
 def name_text(name: object) -> str:
@@ -90,26 +119,8 @@ def is_size(nbytes: object) -> bool:
     return isinstance(nbytes, Integral) and 0 <= int(nbytes) <= _NBYTES_MAX
 
 
-def _in_the_way(scheduler: Any) -> str | None:
-    for name in ("tasks", "task_groups", "queued", "unrunnable", "replicated_tasks"):
-        if len(getattr(scheduler, name)):
-            return f"{name} is not empty"
-    for ws in scheduler.workers.values():
-        for name in ("processing", "long_running", "has_what"):
-            if len(getattr(ws, name)):
-                return f"{name} of {ws.address} is not empty"
-    for client in scheduler.clients.values():
-        if client.wants_what:
-            return f"client {client.client_key} wants something"
-    for nbytes in _sums(scheduler):
-        # No number is not below it, either.
-        if not abs(nbytes) < _BYTES_END:
-            return f"results took {nbytes} bytes"
-    return None
-
-
 def _sums(scheduler: Any) -> Iterator[float]:
-    """Give what sizes of results have added up to, in bytes; all of it is about 0 without them."""
+    """Give what sizes of results have added up to, in bytes."""
     yield scheduler._network_occ_global
     for ws in scheduler.workers.values():
         yield ws.nbytes
@@ -120,11 +131,16 @@ def _sums(scheduler: Any) -> Iterator[float]:
 
 def _say(
     scheduler: Any,
+    payloads: Payloads,
     key_text: Callable[[Any], str],
     monotonic_offset_s: float,
     wall_offset_s: float,
 ) -> Said:
-    """Say a scheduler in the form of `SchedulerCore.dump`."""
+    """Say a scheduler in the form of `SchedulerCore.inherit`."""
+
+    def texts_of(tasks: Iterable[Any]) -> list[str]:
+        return [key_text(ts.key) for ts in tasks]
+
     last = scheduler._last_time
     since = scheduler._no_workers_since
     return {
@@ -134,10 +150,16 @@ def _say(
         "idle": list(scheduler.idle),
         "idle_task_count": [ws.address for ws in scheduler.idle_task_count],
         "saturated": [ws.address for ws in scheduler.saturated],
-        "queued": [],
+        "groups": _groups(scheduler),
+        "tasks": tasks_said(scheduler, payloads, key_text),
+        "queued": texts_of(scheduler.queued),
+        "queue_entries": _queue_entries(scheduler, key_text),
         "queue_added": scheduler.queued._inc,
-        "unrunnable": {},
-        "replicated_tasks": [],
+        "unrunnable": {
+            key_text(ts.key): since - monotonic_offset_s
+            for ts, since in scheduler.unrunnable.items()
+        },
+        "replicated_tasks": texts_of(scheduler.replicated_tasks),
         "erred_tasks": [
             (
                 key_text(one.key),
@@ -148,7 +170,7 @@ def _say(
             )
             for one in scheduler.erred_tasks
         ],
-        "clients": {name: [] for name in scheduler.clients},
+        "clients": {name: texts_of(cs.wants_what) for name, cs in scheduler.clients.items()},
         "resources": {name: dict(has) for name, has in scheduler.resources.items()},
         "hosts": {
             host: list(info["addresses"])
@@ -177,9 +199,9 @@ def _worker(ws: Any, key_text: Callable[[Any], str]) -> Said:
         "memory_limit": ws.memory_limit,
         # Of results whose sizes were no whole numbers a part of a byte may be left, here and below.
         "nbytes": round(ws.nbytes),
-        "has_what": [],
-        "processing": [],
-        "long_running": [],
+        "has_what": [key_text(ts.key) for ts in ws.has_what],
+        "processing": [key_text(ts.key) for ts in ws.processing],
+        "long_running": [key_text(ts.key) for ts in ws.long_running],
         "actors": [key_text(ts.key) for ts in ws.actors],
         "task_prefix_count": list(ws.task_prefix_count.items()),
         "needs_what": {key_text(ts.key): count for ts, count in ws.needs_what.items()},
@@ -190,19 +212,74 @@ def _worker(ws: Any, key_text: Callable[[Any], str]) -> Said:
     }
 
 
+def _groups(scheduler: Any) -> list[Said]:
+    """Say the groups, those first that are gone and that others depend on."""
+    known = list(scheduler.task_groups.values())
+    serials = dict.fromkeys(map(id, known))
+    gone = {
+        id(other): other
+        for group in known
+        for other in group.dependencies
+        if id(other) not in serials
+    }
+    listed = [*gone.values(), *known]
+    serials = {id(group): serial for serial, group in enumerate(listed)}
+    said = []
+    for serial, group in enumerate(listed):
+        last = group.last_worker
+        is_gone = serial < len(gone)
+        said.append(
+            {
+                **_collection(group),
+                "name": group.name,
+                "serial": serial,
+                "gone": is_gone,
+                "prefix": group.prefix.name,
+                "dependency_serials": []
+                if is_gone
+                else [serials[id(other)] for other in group.dependencies],
+                "start": group.start,
+                "stop": group.stop,
+                # Of one that has left upstream only finds out that it has.
+                "last_worker": last.address
+                if last is not None and scheduler.workers.get(last.address) is last
+                else None,
+                "last_worker_tasks_left": group.last_worker_tasks_left,
+            }
+        )
+    return said
+
+
 def _prefix(tp: Any) -> Said:
     return {
-        "states": dict(tp.states),
-        "len": len(tp),
-        "nbytes_total": round(tp.nbytes_total),
-        "duration_us": tp._duration_us,
-        "all_durations_us": dict(tp._all_durations_us),
-        "types": dict(tp._types),
+        **_collection(tp),
         "state_counts": dict(tp.state_counts),
         "duration_average": tp.duration_average,
         "max_exec_time": tp.max_exec_time,
         "suspicious": tp.suspicious,
+        "groups": [group.name for group in tp._groups],
     }
+
+
+def _collection(one: Any) -> Said:
+    return {
+        "states": dict(one.states),
+        "len": len(one),
+        "nbytes_total": round(one.nbytes_total),
+        "duration_us": one._duration_us,
+        "all_durations_us": dict(one._all_durations_us),
+        "types": dict(one._types),
+    }
+
+
+def _queue_entries(scheduler: Any, key_text: Callable[[Any], str]) -> list[tuple[Any, int, str]]:
+    """Say what the heap of the queue has, without what is left in it of forgotten tasks."""
+    entries = ((priority, order, ts()) for priority, order, ts in scheduler.queued._heap)
+    return [
+        (priority, order, key_text(ts.key))
+        for priority, order, ts in entries
+        if ts is not None and scheduler.tasks.get(ts.key) is ts
+    ]
 
 
 def _next_run_id() -> int:

@@ -1,16 +1,18 @@
 """A running scheduler that keeps its state in the core.
 
-A scheduler without tasks, with workers that all run and nothing installed that wants to hear of
-transitions, gives its state to the core with the next graph of plain tasks, or results that a
-client puts on workers. The core then handles what happens to these tasks all the time: graphs,
-finished tasks, what clients want (`clients`), replicas, heartbeats, results that are asked for
-(`handlers`). Anything else, done by Dask or by anybody, finds Dask's own state: `LiveCore.escape`
-writes it, whole, before it is touched (`guarded_classes`). Once no task is left, the next graph is
-the core's again.
+A scheduler without plugins for transitions gives its state to the core with the next graph of plain
+tasks, or with results that a client puts on workers: existing tasks, results and futures go with it
+(`adopt`). The core then handles what happens to tasks all the time:
+graphs, finished tasks, what clients want (`clients`), replicas, heartbeats, results that are asked
+for (`handlers`). Anything else, done by Dask or by a program, finds Dask's own state:
+`LiveCore.escape` writes it, whole, before it is touched (`guarded_classes`). After a pause that
+bounds the time that goes into these changes the core takes over again, with the next graph, or
+without one while tasks are on their way.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -26,12 +28,20 @@ from backhaul.dask.compat.instance_patches import (
     PLACED_BY_REQUEST,
     PLACED_RESULTS,
 )
-from backhaul.dask.compat.names import ToPickle, key_split_group, monotonic, time
+from backhaul.dask.compat.names import (
+    ShuffleSchedulerPlugin,
+    Status,
+    ToPickle,
+    key_split_group,
+    monotonic,
+    time,
+)
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.placement.link_placement import LinkPlacement
 from backhaul.dask.resource_pools.request_index import forget_refused
 from backhaul.dask.scheduler import inline_results
 from backhaul.dask.scheduler import window as window_module
+from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.clients import Wishes
 from backhaul.dask.scheduler.core.eligibility import refusal, settings_of
 from backhaul.dask.scheduler.core.engine_streams import EngineStreams, submitted_task
@@ -41,21 +51,27 @@ from backhaul.dask.scheduler.core.graph_import import is_plain
 from backhaul.dask.scheduler.core.guarded_classes import Guards
 from backhaul.dask.scheduler.core.handler_overrides import watch
 from backhaul.dask.scheduler.core.handlers import Handlers
-from backhaul.dask.scheduler.core.import_state import adopt
+from backhaul.dask.scheduler.core.import_state import adopt, empty
 from backhaul.dask.scheduler.core.key_text import KeyTexts
 from backhaul.dask.scheduler.core.loop_thread import Home
-from backhaul.dask.scheduler.core.payloads import LivePayloads, past_transitions
+from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, past_transitions
 from backhaul.dask.scheduler.core.placement import place_by_links, placement_of, write_placing
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.replicas import snapshots
 from backhaul.dask.scheduler.core.resources import Room
 from backhaul.dask.scheduler.core.spans import Spans
-from backhaul.dask.scheduler.core.stealing import Stealing, begin_stealing, write_stealing
+from backhaul.dask.scheduler.core.stealing import (
+    Stealing,
+    begin_stealing,
+    empty_stealing,
+    write_stealing,
+)
 from backhaul.dask.scheduler.core.task_views import TaskViews, tasks_of
 from backhaul.dask.scheduler.core.unrunnable import Timeouts
 from backhaul.dask.scheduler.core.window import CoreWindow
 from backhaul.dask.scheduler.core.workers import Membership
 from backhaul.dask.serialize.codec import codec
+from backhaul.errors import EscapeError
 
 __all__ = ["LiveCore", "install", "installed"]
 
@@ -70,6 +86,9 @@ _TRANSITIONS_TOLD = 20
 #: How long the state stays Dask's after an escape, for each second that this and the adoption
 #: before took: so no more than a twentieth of the time goes into changes, whoever looks how often
 PAUSE_PER_CHANGE = 19.0
+
+#: How long the state stays Dask's at least before it goes to a core without a new graph, in seconds
+COME_BACK_S = 0.5
 
 
 def install(scheduler: Scheduler) -> bool:
@@ -174,35 +193,45 @@ class LiveCore:
         self.upstream_update_data: Callable[..., None] = scheduler.update_data
 
     def adopt(self) -> bool:
-        """Give the state to a core, if there is nothing in the way; tell whether it is there."""
+        """Give the state to a core if nothing is in the way; return whether the core has it."""
         scheduler = self.scheduler
         began_s = monotonic()
         if began_s < self._pause_until_s or refusal(scheduler) is not None:
             return False
         self.home = Home()
         self.texts = KeyTexts()
-        # All times that the core is given are of `time`, upstream has some of `monotonic`.
-        self._monotonic_offset_s = monotonic() - time()
-        self.core = adopt(
-            scheduler,
-            settings_of(scheduler),
-            key_text=self.texts.text,
-            monotonic_offset_s=self._monotonic_offset_s,
-        )
-        self.room = Room(self)
-        begin_stealing(self.core, scheduler)
-        self._placement = place_by_links(self.core, scheduler)
-        self.core.log_transitions(False)
-        self.core.note_forgotten(True)
         self.specs = {}
         self.annotations = {}
         self.raised = Raised()
+        # All times that the core is given are of `time`, upstream has some of `monotonic`.
+        self._monotonic_offset_s = monotonic() - time()
+        try:
+            self.core = adopt(
+                scheduler,
+                settings_of(scheduler),
+                TakenPayloads(self),
+                key_text=self.texts.text,
+                monotonic_offset_s=self._monotonic_offset_s,
+            )
+            begin_stealing(self.core, scheduler, self.texts.text)
+        except EscapeError as error:
+            logger.debug("The scheduler's state stays Dask's: %s", error)
+            self._pause_after(monotonic() - began_s)
+            return False
+        self.room = Room(self)
+        self._placement = place_by_links(self.core, scheduler)
+        self.core.log_transitions(False)
+        self.core.note_forgotten(True)
         self._guards = Guards(self)
         self.membership = Membership(self, self._guards)
         self.wishes = Wishes(self, self._guards)
         self.timeouts = Timeouts(self, self._monotonic_offset_s)
         self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
+        for key, ts in scheduler.tasks.items():
+            self.tasks.take(self.texts.text(key), ts)
+        empty(scheduler)
+        empty_stealing(scheduler)
         self.watchers = Watchers(self)
         self.watchers.watch()
         self.stealing = Stealing(self)
@@ -215,7 +244,8 @@ class LiveCore:
         self.adoptions += 1
         self._guards.guard()
         self.stealing.guard(self._guards)
-        if switched_on("hot-path.scheduler-engine"):
+        # Keys without a form of their own cannot be sent without Python.
+        if switched_on("hot-path.scheduler-engine") and not self.texts.has_odd:
             streams = EngineStreams(self)
             if streams.begin():
                 self.streams = streams
@@ -223,7 +253,7 @@ class LiveCore:
         return True
 
     def escape(self, reason: str) -> None:
-        """Write the state into Dask's objects, for as long as there are tasks.
+        """Write the state into Dask's objects; a core takes over again after a pause.
 
         Another thread than that of the event loop waits until that one has done so.
 
@@ -278,9 +308,29 @@ class LiveCore:
         if scheduler.validate:
             scheduler.validate_state()
         del self.core, self.specs, self.texts, self.raised, self.annotations
-        ended_s = monotonic()
-        self._change_s += ended_s - began_s
-        self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
+        self._pause_after(self._change_s + monotonic() - began_s)
+        self._come_back_later()
+
+    def _come_back_later(self) -> None:
+        """Give the state to a core again after the pause, if there is still something to do."""
+        # Without an event loop nothing comes that a core would handle.
+        with contextlib.suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            pause_s = max(COME_BACK_S, self._pause_until_s - monotonic())
+            loop.call_later(pause_s, self._come_back)
+
+    def _come_back(self) -> None:
+        scheduler = self.scheduler
+        if self.is_active or scheduler.status is not Status.running:
+            return
+        # Otherwise the next graph finds the way.
+        is_busy = scheduler.queued or any(ws.processing for ws in scheduler.workers.values())
+        if is_busy and not self.adopt():
+            self._come_back_later()
+
+    def _pause_after(self, change_s: float) -> None:
+        """Leave the state to Dask for long enough that changes take a small share of the time."""
+        self._pause_until_s = monotonic() + PAUSE_PER_CHANGE * change_s
 
     def learn_links(self) -> None:
         """See what is known of links by now, before a graph is placed by that."""
@@ -498,6 +548,8 @@ class LiveCore:
             if metadata:
                 metadata.pop(self.texts.key(text), None)
             self.tasks.forget(text)
+            if text.startswith(SHUFFLE_PREFIX):
+                self._tell_shuffles(text)
             # The engine may have forgotten it before there was another.
             if core.has_task(text):
                 continue
@@ -516,6 +568,13 @@ class LiveCore:
             self.annotations.clear()
             self.membership.departed.clear()
             self.texts.expect_packed(False)
+
+    def _tell_shuffles(self, text: str) -> None:
+        """Tell the plugin for shuffles that a task of an ended shuffle is forgotten."""
+        plugin = self.scheduler.plugins.get("shuffle")
+        if isinstance(plugin, ShuffleSchedulerPlugin):
+            stimulus_id = f"shuffle-forgotten-{time()}"
+            plugin.transition(text, "released", "forgotten", stimulus_id=stimulus_id)
 
     def _translate(self, message: dict[str, Any]) -> None:
         """Bring a message of the core to the form that Dask sends."""

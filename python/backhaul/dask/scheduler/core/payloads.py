@@ -6,11 +6,44 @@ from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.compat.names import Transition
 from backhaul.dask.scheduler.core.engine_streams import submitted_task
+from backhaul.dask.serialize.codec import codec
+from backhaul.errors import EscapeError
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler.core.live_core import LiveCore
 
-__all__ = ["LivePayloads", "past_transitions"]
+__all__ = ["LivePayloads", "TakenPayloads", "past_transitions"]
+
+
+class TakenPayloads:
+    """Keeps Python's objects for a core that takes them over, by the bytes that it has of them.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The owner of the core, which keeps them.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+
+    def run_spec(self, text: str, task: Any) -> bytes:
+        """Keep what a task runs; without bytes of its own Python sends it."""
+        self._live.specs[text] = task.run_spec, task.group.span_id
+        return b""
+
+    def annotations(self, annotations: dict[str, Any]) -> bytes:
+        """Keep the annotations of a task."""
+        try:
+            payload = bytes(codec.pack(annotations))
+        except Exception as error:  # Whatever msgpack has against it
+            raise EscapeError(f"annotations {annotations!r}") from error
+        self._live.annotations[payload] = annotations
+        return payload
+
+    def failure(self, raised: Any) -> bytes:
+        """Keep an exception or a traceback."""
+        return self._live.raised.keep(raised)
 
 
 class LivePayloads:

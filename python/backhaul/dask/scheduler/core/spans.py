@@ -32,6 +32,12 @@ class Spans:
         self._guards = guards
         #: By name: what stands for a group that the core has, and the computation it is part of
         self._groups: dict[str, tuple[Any, Any]] = {}
+        known = guards.views.groups
+        for computation in guards.computations():
+            groups: Any = computation.groups
+            for group in groups:
+                if known.get(group.name) is group:
+                    self._groups[group.name] = group, computation
 
     def observe(
         self,

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.compat.names import WorkStealing, fast_tasks, time
 from backhaul.dask.scheduler.core.failures import worker_that_left
+from backhaul.errors import EscapeError
 
 if TYPE_CHECKING:
     from backhaul._native import SchedulerCore
     from backhaul.dask.scheduler.core.guarded_classes import Guards
     from backhaul.dask.scheduler.core.live_core import LiveCore
 
-__all__ = ["ATTRIBUTES", "Stealing", "begin_stealing", "write_stealing"]
+__all__ = ["ATTRIBUTES", "Stealing", "begin_stealing", "empty_stealing", "write_stealing"]
 
 logger = logging.getLogger("distributed.stealing")
 
@@ -43,11 +44,84 @@ LEVELS = len(WorkStealing.cost_multipliers)
 _STIMULUS = "steal-"
 
 
-def begin_stealing(core: SchedulerCore, scheduler: Any) -> None:
-    """Have a core that has just been made file tasks, if the scheduler moves any."""
+def begin_stealing(
+    core: SchedulerCore, scheduler: Any, key_text: Callable[[Any], str] = str
+) -> None:
+    """Give a new core what a scheduler has of work stealing, if it steals.
+
+    Parameters
+    ----------
+    core : SchedulerCore
+        Has the tasks of the scheduler.
+    scheduler : distributed.Scheduler
+        Is only read.
+    key_text : callable
+        Gives the text of a key.
+
+    Raises
+    ------
+    EscapeError
+        If a task is on its way from or to a worker that has left; the core is of no use then.
+    """
     extension = scheduler.extensions.get("stealing")
-    if type(extension) is WorkStealing:
-        core.begin_stealing(sorted(map(str, fast_tasks)), extension._request_counter)
+    if type(extension) is not WorkStealing:
+        return
+    core.begin_stealing(sorted(map(str, fast_tasks)), extension._request_counter)
+    core.inherit_stealing(_said(extension, scheduler, key_text))
+
+
+def _said(extension: Any, scheduler: Any, key_text: Callable[[Any], str]) -> dict[str, Any]:
+    """Say what the extension has of tasks, in the form of `SchedulerCore.stealing`."""
+    workers, tasks = scheduler.workers, scheduler.tasks
+
+    def is_here(ws: Any) -> bool:
+        return workers.get(ws.address) is ws
+
+    def texts(some: Iterable[Any]) -> list[str]:
+        # The sets of tasks whose durations are unknown keep those that are forgotten.
+        return [key_text(ts.key) for ts in some if tasks.get(ts.key) is ts]
+
+    for ts, info in extension.in_flight.items():
+        if not (is_here(info["victim"]) and is_here(info["thief"])):
+            raise EscapeError(f"{ts.key!r} is stolen from or for a worker that has left")
+    return {
+        "stealable": [
+            (address, level, texts(some))
+            for address, levels in extension.stealable.items()
+            for level, some in enumerate(levels)
+            if some and address in workers
+        ],
+        "in_flight": [
+            (
+                key_text(ts.key),
+                info["victim"].address,
+                info["thief"].address,
+                info["victim_duration"],
+                info["thief_duration"],
+                info["stimulus_id"],
+            )
+            for ts, info in extension.in_flight.items()
+        ],
+        "occupancy": [
+            (ws.address, s) for ws, s in extension.in_flight_occupancy.items() if is_here(ws)
+        ],
+        "tasks": [(ws.address, n) for ws, n in extension.in_flight_tasks.items() if is_here(ws)],
+        "unknown": [(prefix, texts(some)) for prefix, some in extension.unknown_durations.items()],
+        "requests": extension._request_counter,
+    }
+
+
+def empty_stealing(scheduler: Any) -> None:
+    """Empty what the extension has of tasks, which a core has taken over."""
+    extension = scheduler.extensions.get("stealing")
+    if type(extension) is not WorkStealing:
+        return
+    for levels in extension.stealable.values():
+        for level in levels:
+            level.clear()
+    for name in ("key_stealable", "in_flight", "in_flight_occupancy", "in_flight_tasks"):
+        getattr(extension, name).clear()
+    extension.unknown_durations.clear()
 
 
 def write_stealing(

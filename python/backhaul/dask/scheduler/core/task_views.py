@@ -104,6 +104,13 @@ class TaskViews:
             self.known[text] = task
         return task
 
+    def take(self, text: str, task: Any) -> None:
+        """Turn a task of Dask's, which the core has taken over, into a view of the core's."""
+        # Its collections go, too: tasks that refer to each other would stay until a collection.
+        _make(task, task.key, "released")
+        task.__class__ = self._class
+        self.known[text] = task
+
     def listed(self, texts: Iterable[str]) -> list[Any]:
         """Find or make tasks."""
         return [self.task(text) for text in texts]

@@ -1,0 +1,174 @@
+"""Tasks of a running scheduler, in the form in which a core takes them over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from backhaul.dask.resource_pools.requests import ANNOTATION, CPU
+from backhaul.dask.resource_pools.scheduler_slots import slots_of
+from backhaul.dask.scheduler.core.export_state import Said
+from backhaul.errors import EscapeError
+
+__all__ = ["SHUFFLE_PREFIX", "Payloads", "tasks_said"]
+
+#: Prefix of the keys by which a shuffle's plugin knows its tasks
+SHUFFLE_PREFIX = "shuffle-"
+
+#: Most retries that a core counts
+_RETRIES_MAX = (1 << 31) - 1
+
+#: States of tasks that are not on their way through the scheduler
+_AT_REST = ("released", "memory", "erred")
+
+#: Attributes that are passed on where they say something, and the value that says nothing
+_PLAIN = (
+    ("type", None),
+    ("suspicious", 0),
+    ("run_id", None),
+    ("has_lost_dependencies", False),
+    ("actor", False),
+    ("exception_text", None),
+    ("traceback_text", None),
+)
+
+
+class Payloads(Protocol):
+    """Gives bytes for Python's objects of which a core has only these."""
+
+    def run_spec(self, text: str, task: Any, /) -> bytes:
+        """Return the bytes for what a task, by the text of its key, is to run; not None."""
+
+    def annotations(self, annotations: dict[str, Any], /) -> bytes:
+        """Return the bytes for the annotations of a task.
+
+        Raises
+        ------
+        EscapeError
+            If they have no form in bytes.
+        """
+
+    def failure(self, raised: Any, /) -> bytes:
+        """Return the bytes for an exception or a traceback, as upstream keeps it."""
+
+
+def tasks_said(scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str]) -> list[Said]:
+    """Say all tasks of a scheduler, in the order in which they came.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Is only read.
+    payloads : Payloads
+        Gives bytes for run specs, annotations and failures.
+    key_text : callable
+        Gives the text of a key.
+
+    Raises
+    ------
+    EscapeError
+        If a task has something that a core cannot hold.
+    """
+    said = _Tasks(scheduler, payloads, key_text)
+    return [said.task(ts) for ts in scheduler.tasks.values()]
+
+
+class _Tasks:
+    def __init__(self, scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str]) -> None:
+        self._scheduler = scheduler
+        self._payloads = payloads
+        self._key_text = key_text
+        self._has_slots = slots_of(scheduler) is not None
+
+    def task(self, ts: Any) -> Said:
+        text = self._key_text(ts.key)
+        if text.startswith(SHUFFLE_PREFIX) and ts.state not in _AT_REST:
+            raise EscapeError(f"{text} of a shuffle is {ts.state}")
+        said: Said = {
+            "key": text,
+            "state": ts.state,
+            "group": ts.group.name,
+            "dependencies": self._texts(ts.dependencies),
+            "dependents": self._texts(ts.dependents),
+            "who_has": [self._address(ts, ws) for ws in ts.who_has or ()],
+        }
+        if ts.run_spec is not None:
+            said["run_spec"] = self._payloads.run_spec(text, ts)
+            said["data_producer"] = bool(ts.run_spec.data_producer)
+        if ts.priority is not None:
+            said["priority"] = self._priority(ts)
+        for name in ("waiting_on", "waiters"):
+            if (members := getattr(ts, name)) is not None:
+                said[name] = self._texts(members)
+        if ts.who_wants is not None:
+            said["who_wants"] = [cs.client_key for cs in ts.who_wants]
+        if ts.processing_on is not None:
+            said["processing_on"] = self._address(ts, ts.processing_on)
+        if ts.nbytes >= 0:
+            said["nbytes"] = int(ts.nbytes)
+        if not ts._queueable:
+            said["queueable"] = False
+        if ts.retries:
+            if not -_RETRIES_MAX <= ts.retries <= _RETRIES_MAX:
+                raise EscapeError(f"{text} has {ts.retries} retries")
+            said["retries"] = ts.retries
+        for name, nothing in _PLAIN:
+            value = getattr(ts, name)
+            if value != nothing:
+                said[name] = value
+        if ts.erred_on is not None:
+            said["erred_on"] = list(ts.erred_on)
+        self._add_failure(ts, said)
+        self._add_requirements(ts, said)
+        return said
+
+    def _add_failure(self, ts: Any, said: Said) -> None:
+        for name in ("exception", "traceback"):
+            if (raised := getattr(ts, name)) is not None:
+                said[name] = self._payloads.failure(raised)
+        blamed = ts.exception_blame
+        if blamed is not None:
+            said["exception_blame"] = self._key_text(blamed.key)
+            said["blame_is_forgotten"] = self._scheduler.tasks.get(blamed.key) is not blamed
+
+    def _add_requirements(self, ts: Any, said: Said) -> None:
+        asks: dict[str, Any] = {}
+        if ts.annotations:
+            asks["annotations"] = self._payloads.annotations(ts.annotations)
+        if ts.host_restrictions is not None:
+            asks["hosts"] = list(ts.host_restrictions)
+        if ts.worker_restrictions is not None:
+            asks["workers"] = list(ts.worker_restrictions)
+        if ts.loose_restrictions:
+            asks["loose"] = True
+        if ts.resource_restrictions is not None:
+            asks["resources"] = {name: float(n) for name, n in ts.resource_restrictions.items()}
+        if self._has_slots:
+            self._add_threads(ts, asks)
+        if asks:
+            said["requirements"] = asks
+
+    def _add_threads(self, ts: Any, asks: dict[str, Any]) -> None:
+        """Add how many threads a task asked for, where what tasks ask for is heeded."""
+        carried = (ts.annotations or {}).get(ANNOTATION)
+        if carried is not None:
+            asks["threads"] = carried[CPU]
+        if ("threads" in asks or asks.get("resources")) and ts.state not in _AT_REST:
+            raise EscapeError(f"{ts.key!r}, which asks for resources, is {ts.state}")
+
+    def _priority(self, ts: Any) -> tuple[float, float, float]:
+        try:
+            first, second, third = map(float, ts.priority)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise EscapeError(f"{ts.key!r} has the priority {ts.priority!r}") from error
+        return first, second, third
+
+    def _texts(self, tasks: Iterable[Any]) -> list[str]:
+        key_text = self._key_text
+        return [key_text(ts.key) for ts in tasks]
+
+    def _address(self, ts: Any, ws: Any) -> str:
+        address: str = ws.address
+        if self._scheduler.workers.get(address) is not ws:
+            raise EscapeError(f"{ts.key!r} is on a worker that has left, {address}")
+        return address

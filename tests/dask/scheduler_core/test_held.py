@@ -1,0 +1,196 @@
+"""A core that takes over a scheduler which has tasks, futures and results."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import pytest
+from distributed import Event, wait
+from distributed.utils_test import gen_test, inc, slowinc
+
+import dask
+from backhaul.dask.scheduler.core import live_core
+
+from .test_live import add, cluster
+
+pytestmark = pytest.mark.usefixtures("by_engine")
+
+
+def fail(number: int) -> int:
+    raise ValueError(f"no {number}")
+
+
+def held_back(number: int, name: str) -> int:
+    """Wait for an event of the cluster."""
+    Event(name).wait()
+    return number
+
+
+@gen_test()
+async def test_a_session_that_holds_results_comes_back_to_the_core() -> None:
+    async with cluster() as (c, s, core, workers):
+        roots = c.map(inc, range(20))
+        total = c.submit(add, *roots)
+        failed = c.submit(fail, 1)
+        after = c.submit(inc, failed)
+        scattered = await c.scatter({"here": 7}, broadcast=True)
+        await wait([*roots, total, failed, after])
+        del roots[10:]
+        core.escape("a look")
+        kept = s.tasks[roots[0].key]
+        group = kept.group
+        assert kept.state == "memory"
+        more = c.submit(add, total, scattered["here"])
+        assert await more == sum(range(1, 21)) + 7
+        assert core.is_active
+        assert core.adoptions == 2
+        # Dask's own objects, which somebody has kept, are read from there.
+        assert s.tasks[roots[0].key] is kept
+        assert s.task_groups[group.name] is group
+        assert kept.state == "memory"
+        assert {ws.address for ws in kept.who_has or ()} <= {one.address for one in workers}
+        assert group.states["memory"] == 10
+        assert sum(computation.states.get("memory", 0) for computation in s.computations) >= 12
+        with pytest.raises(ValueError, match="no 1"):
+            await after
+        assert await c.submit(inc, roots[3]) == 5
+        assert await c.gather(roots) == list(range(1, 11))
+        assert core.is_active, core.escapes
+        core.escape("the end")
+        assert s.tasks[roots[0].key] is kept
+        s.validate_state()
+
+
+@gen_test()
+async def test_results_that_were_taken_over_are_computed_again_when_they_are_lost() -> None:
+    async with cluster(workers=2) as (c, s, core, workers):
+        roots = c.map(inc, range(12), pure=False)
+        sums = [c.submit(add, *roots[at : at + 3], pure=False) for at in range(0, 12, 3)]
+        await wait(sums)
+        core.escape("a look")
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        await workers[0].close(nanny=False)
+        assert await c.gather(sums) == [6, 15, 24, 33]
+        assert core.is_active, core.escapes
+        core.escape("the end")
+        s.validate_state()
+
+
+@gen_test()
+async def test_tasks_on_their_way_are_taken_over() -> None:
+    async with cluster() as (c, s, core, _):
+        running = c.map(held_back, range(2), name="go", pure=False)
+        queued = c.map(slowinc, range(40), delay=0.001, pure=False)
+        waiting = c.submit(add, *running, *queued)
+        while len(s.workers[next(iter(s.workers))].processing) < 1:
+            await asyncio.sleep(0.01)
+        core.escape("a look")
+        states = {ts.state for ts in s.tasks.values()}
+        assert {"processing", "queued", "waiting"} <= states
+        other = c.submit(inc, 1, pure=False, priority=100)
+        while other.key not in s.tasks:
+            await asyncio.sleep(0.01)
+        assert core.is_active, core.escapes
+        await Event("go", client=c).set()
+        assert await waiting == 1 + sum(range(1, 41))
+        assert await other == 2
+        core.escape("the end")
+        s.validate_state()
+
+
+@gen_test()
+async def test_a_shuffle_leaves_the_core_only_while_it_lasts() -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    async with cluster() as (c, s, core, _):
+        frame = pd.DataFrame({"key": [number % 7 for number in range(200)], "value": range(200)})
+        rows = dd.from_pandas(frame, npartitions=4)
+        with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+            shuffled = c.persist(rows.shuffle("key"))
+        await wait(shuffled)
+        assert any(str(key).startswith("shuffle-barrier") for key in s.tasks)
+        assert await c.compute(shuffled["value"].sum()) == sum(range(200))
+        assert core.is_active, core.escapes
+        plugin: Any = s.plugins["shuffle"]
+        assert not plugin.active_shuffles
+        assert plugin._shuffles
+        del shuffled
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        # The core tells the plugin of the barrier that is forgotten.
+        while plugin._shuffles:
+            await asyncio.sleep(0.01)
+        assert core.is_active, core.escapes
+
+
+@gen_test()
+async def test_annotations_and_restrictions_are_taken_over(by_engine: bool) -> None:
+    async with cluster() as (c, s, core, workers):
+        address = workers[1].address
+        bound = c.map(inc, range(4), workers=[address], allow_other_workers=True, priority=3)
+        retried = c.submit(inc, 9, retries=2, pure=False)
+        await wait([*bound, retried])
+        core.escape("a look")
+        before = _asked(s, bound[0].key), _asked(s, retried.key)
+        assert await c.submit(inc, 1, pure=False) == 2
+        assert core.is_active
+        core.escape("another look")
+        assert (_asked(s, bound[0].key), _asked(s, retried.key)) == before
+        s.validate_state()
+
+
+def _asked(s: Any, key: Any) -> dict[str, Any]:
+    ts = s.tasks[key]
+    names = ("annotations", "worker_restrictions", "loose_restrictions", "priority", "retries")
+    return {name: getattr(ts, name) for name in names}
+
+
+@gen_test()
+async def test_what_the_core_cannot_hold_stays_dasks() -> None:
+    async with cluster() as (c, s, core, _):
+        kept = c.submit(inc, 1)
+        await kept
+        core.escape("a look")
+        odd = functools.partial(int)
+        s.tasks[kept.key].annotations = {"odd": odd}
+        assert await c.submit(inc, kept) == 3
+        assert not core.is_active
+        assert s.tasks[kept.key].annotations == {"odd": odd}
+        s.tasks[kept.key].annotations = None
+        assert await c.submit(inc, 5) == 6
+        assert core.is_active
+
+
+@gen_test()
+async def test_a_pause_bounds_what_changes_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 1e6)
+    async with cluster() as (c, _, core, _):
+        kept = await c.scatter(1)
+        core.escape("a look")
+        assert await c.submit(inc, kept) == 2
+        assert not core.is_active
+
+
+@gen_test()
+async def test_the_core_comes_back_to_tasks_on_their_way_without_a_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_core, "COME_BACK_S", 0.01)
+    async with cluster() as (c, s, core, _):
+        running = c.map(held_back, range(4), name="go", pure=False)
+        while not any(ws.processing for ws in s.workers.values()):
+            await asyncio.sleep(0.01)
+        core.escape("a look")
+        while not core.is_active:
+            await asyncio.sleep(0.01)
+        assert core.adoptions == 2
+        await Event("go", client=c).set()
+        assert await c.gather(running) == list(range(4))
+        assert core.is_active, core.escapes
+        core.escape("the end")
+        # Nothing is on its way, so the state stays where it is.
+        core._come_back()
+        assert not core.is_active

@@ -34,9 +34,8 @@ class Spans:
         self._groups: dict[str, tuple[Any, Any]] = {}
         known = guards.views.groups
         for computation in guards.computations():
-            groups: Any = computation.groups
-            for group in groups:
-                if known.get(group.name) is group:
+            for group in computation.groups:
+                if group is not None and known.get(group.name) is group:
                     self._groups[group.name] = group, computation
 
     def observe(

@@ -80,7 +80,7 @@ def test_what_a_client_runs_finds_the_tasks_that_it_has_heard_of(
     has_rust: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_rust:
-        monkeypatch.setattr(keeper_module, "_TAKEN_MAX", -1)
+        monkeypatch.setattr(keeper_module, "_TASKS_MAX", -1)
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:

@@ -268,6 +268,21 @@ def test_what_asks_for_more_than_a_thread_is_pythons() -> None:
     run()
 
 
+def test_a_worker_with_thousands_of_results_is_rusts_again_after_a_look() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        futures = client.map(inc, range(3000), workers=[a.address])
+        assert await client.gather(futures) == list(range(1, 3001))
+        assert len(list(a.state.tasks.values())) == 3000
+        assert keeper_of(a).core is None
+        await in_rust(client, a)
+        total = client.submit(sum, futures, workers=[a.address])
+        assert await total == sum(range(1, 3001))
+        assert keeper_of(a).core is not None
+        assert len(a.state.tasks) >= 3001
+
+    quiet(run)()
+
+
 def test_more_tasks_than_rust_keeps_are_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(client: Client, a: Worker, b: Worker) -> None:
         monkeypatch.setattr(keeper_module, "_TASKS_MAX", 50)

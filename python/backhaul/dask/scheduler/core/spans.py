@@ -35,8 +35,9 @@ class Spans:
         known = guards.views.groups
         for computation in guards.computations():
             for group in computation.groups:
-                if group is not None and known.get(group.name) is group:
-                    self._groups[group.name] = group, computation
+                mine = None if group is None else known.get(group.name)
+                if mine is not None and mine is group:
+                    self._groups[mine.name] = mine, computation
 
     def observe(
         self,

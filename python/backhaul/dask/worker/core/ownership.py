@@ -44,10 +44,13 @@ __all__ = ["Keeper", "keeper_for"]
 _REST_S: Final = 0.25
 _REST_MAX_S: Final = 30.0
 
-#: Most tasks that Rust has: whoever looks waits for all of them, some 30 us for each; and most of
-#: those that it takes over
-_TASKS_MAX: Final = 10_000
-_TAKEN_MAX: Final = 1_000
+#: Most tasks that Rust has or takes over: a program that looks waits for all of them, some 30 us
+#: for each
+_TASKS_MAX: Final = 100_000
+
+#: How long Python keeps the state, for each second that the changes before took: so that they take
+#: no more than a twentieth of the time
+_REST_PER_CHANGE: Final = 19.0
 
 #: What others may have kept
 _KEPT: Final = ("tasks", "log", "stimulus_log")
@@ -99,6 +102,7 @@ class Keeper:
         for kept, _, _ in self._kept:
             kept.owner = self
         self._rest_s = _REST_S
+        self._change_s = 0.0
         self._not_before_s = 0.0
         self._is_giving = False
         #: Tells the state of what has ended, as far as any thread may
@@ -119,6 +123,7 @@ class Keeper:
         """Have Rust go on with the state, if that may be; tells whether Rust has it."""
         if self.core is not None:
             return True
+        began_s = monotonic()
         if not self._may_take_over():
             return False
         core = WorkerCore(
@@ -136,6 +141,7 @@ class Keeper:
             # does not mind.
             self._not_before_s = monotonic() + _REST_MAX_S
             return False
+        self._change_s = monotonic() - began_s
         # From here on who looks waits for the lock.
         self.core = core
         self._state.__class__ = self._behind
@@ -163,13 +169,15 @@ class Keeper:
         tasks = dict.values(state.tasks)
         if not self._rests:
             return not any(ts.resource_restrictions or ts.state == "constrained" for ts in tasks)
-        if monotonic() < self._not_before_s or len(tasks) > _TAKEN_MAX:
+        began_s = monotonic()
+        if began_s < self._not_before_s or len(tasks) > _TASKS_MAX:
             return False
         if state.executing or state.long_running or state.in_flight_workers or state.ready:
             return False
         if all(ts.state in _AT_REST and not ts.resource_restrictions for ts in tasks):
             return True
-        self._not_before_s = monotonic() + _REST_S
+        now_s = monotonic()
+        self._not_before_s = now_s + max(_REST_S, _REST_PER_CHANGE * (now_s - began_s))
         return False
 
     def _callables(self) -> dict[str, Callable[..., Any]]:
@@ -325,6 +333,7 @@ class Keeper:
             if core is None or self._is_giving:
                 return
             self._is_giving = True
+            began_s = monotonic()
             try:
                 state_transfer.give_to_python(core, self._state)
                 # Whoever has looked meanwhile waits for the lock, and finds all of it.
@@ -339,7 +348,8 @@ class Keeper:
                 # Whoever looks again and again pays for it once.
                 looked_lately = now_s < self._not_before_s + 2 * self._rest_s
                 self._rest_s = min(2 * self._rest_s, _REST_MAX_S) if looked_lately else _REST_S
-                self._not_before_s = now_s + self._rest_s
+                change_s = self._change_s + now_s - began_s
+                self._not_before_s = now_s + max(self._rest_s, _REST_PER_CHANGE * change_s)
 
     def task(self, key: Any) -> Any:
         """Give a task, or a view of it; None if there is none."""

@@ -104,6 +104,85 @@ def test_a_function_that_is_no_longer_what_its_name_says_has_another_token(
     assert function_token(original, {}, (1,)) == tokenize(original, {}, 1) != before
 
 
+#: A program with a function that is pickled by value, and statements that may change its pickle
+PROGRAM = """
+import math
+import operator
+
+OFFSET = 3
+TABLE = (1, 2)
+CHANGED = [1]
+
+def helper(x):
+    return x + OFFSET
+
+def outer(count):
+    def nested(x: int, y=(1, "a"), *, z=None) -> float:
+        "Adds."
+        return math.sqrt(helper(x)) + count + TABLE[0] + operator.add(x, y[0])
+    return nested
+
+def mutable(x):
+    return CHANGED[0] + x
+
+func = outer(5)
+"""
+CHANGES = [
+    "OFFSET = 4",
+    "TABLE = (2, 1)",
+    "def helper(x): return x",
+    "helper.attribute = 1",
+    "func.__defaults__ = ((2, 'a'),)",
+    "func.__kwdefaults__['z'] = 1",
+    "func.__annotations__['x'] = str",
+    "func.__doc__ = 'Other.'",
+    "func.__name__ = 'other'",
+    "func.attribute = [1]",
+    "func.__closure__[0].cell_contents = 6",
+    "func.__code__ = outer(5).__code__.replace(co_firstlineno=77)",
+    "math = operator",
+    "sqrt = 1",
+    "func = mutable",
+    "CHANGED.append(1); CHANGED[0] = 2",
+    "helper = lambda x: x",
+    "def helper(x): return func",
+    "helper = print",
+]
+
+
+@pytest.mark.parametrize("module", ["__main__", "no_such_module"])
+def test_a_function_that_is_pickled_by_value_has_the_token_of_what_it_is_now(module: str) -> None:
+    scope: dict[str, Any] = {"__name__": module}
+    exec(PROGRAM, scope)
+    for change in ["", *CHANGES]:
+        exec(change, scope)
+        for _ in range(2):
+            for func in (scope["func"], scope["helper"]):
+                assert function_token(func, {}, (1,)) == tokenize(func, {}, 1), change
+
+
+def test_the_token_of_a_function_that_stays_the_same_is_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(PROGRAM, scope)
+    calls = []
+    normalize = normalize_token.dispatch(type(inc))
+
+    def counted(func: Any) -> Any:
+        calls.append(func)
+        return normalize(func)
+
+    monkeypatch.setitem(normalize_token._lookup, type(inc), counted)
+    tokens = {function_token(scope["func"], {}, (number,)) for number in range(50)}
+    assert len(tokens) == 50
+    assert 1 <= len(calls) <= 2
+    # An object that may change in place is looked into each time.
+    for number in range(5):
+        function_token(scope["mutable"], {}, (number,))
+    assert len(calls) >= 6
+
+
 def test_who_makes_tokens_of_functions_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     function_token(inc, {}, (1,))
     kind = type(inc)

@@ -1,17 +1,17 @@
 """Names of tasks: the tokens of Dask's, computed with less where arguments are plain.
 
 `dask.tokenize` pickles a function twice, to see whether that gives the same, and walks arguments by
-a general scheme. Here the token of a function that is found by its name, whose pickle is that name
-and nothing else, is computed once; numbers and text stand for themselves, as they do there. The
-tokens are the same to the letter, so a task has one name whoever submits it. Anything else is given
-to `dask.tokenize`.
+a general scheme. Here the token of a function is computed once: of one that is found by its name,
+whose pickle is that name and nothing else, and of one that is pickled by value, for as long as all
+parts of that pickle stay the same (`function_parts`). Numbers and text stand for themselves, as
+there. The tokens are the same to the letter, so a task has one name on every client. Anything else
+is given to `dask.tokenize`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from dask.tokenize import normalize_token, tokenize
 
+from backhaul.dask.client.function_parts import are_same, is_at_its_name, parts_of
 from backhaul.dask.compat.names import Future
 
 __all__ = ["function_token", "names_of_calls", "tokens_of_calls"]
@@ -134,38 +135,45 @@ def _normalized(value: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """What is known of a function that is found by its name."""
+    """A function whose token was computed."""
 
     #: Made it part of a token
     normalize: Callable[[Any], Any]
     #: How the text begins of which the token of a call is the digest
     head: str
+    #: Of a function that is pickled by value: what the pickle depends on
+    parts: list[Any] | None
 
 
 def _of_function(func: Any) -> _Known | None:
-    """Give what is known of a function; None if it has no name to be found by."""
+    """Return the function's part of a token; None if only Dask can compute it."""
     kind = type(func)
-    if (kind is not FunctionType and kind is not BuiltinFunctionType) or not _is_at_its_name(func):
+    if kind is not FunctionType and kind is not BuiltinFunctionType:
+        return None
+    is_named = not getattr(func, "__dict__", None) and is_at_its_name(func)
+    if not is_named and kind is not FunctionType:
+        return None
+    parts = None if is_named else parts_of(func)
+    if not is_named and parts is None:
         return None
     normalize = normalize_token.dispatch(kind)
     known = _known.get(func)
-    if known is None or known.normalize is not normalize:
-        if len(_known) >= _KNOWN_MAX:
-            _known.clear()
-        head = f"({normalize(func)!r}, ('dict', ())"
-        known = _known[func] = _Known(normalize, head)
+    if known is not None and known.normalize is normalize and _same(known.parts, parts):
+        return known
+    normalized = normalize(func)
+    # Dask names a function anew each time whose pickle is never twice the same.
+    if parts is not None and normalize(func) != normalized:
+        return None
+    if len(_known) >= _KNOWN_MAX:
+        _known.clear()
+    known = _known[func] = _Known(normalize, f"({normalized!r}, ('dict', ())", parts)
     return known
 
 
-def _is_at_its_name(func: Any) -> bool:
-    """Tell whether a pickle of a function is its name; not so in the main program."""
-    module = func.__module__
-    if module is None or module == "__main__" or getattr(func, "__dict__", None):
-        return False
-    found: Any = sys.modules.get(module)
-    for name in func.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is func
+def _same(parts: list[Any] | None, others: list[Any] | None) -> bool:
+    if parts is None or others is None:
+        return parts is others
+    return are_same(parts, others)
 
 
 #: Who makes objects part of a token, if nobody else is registered

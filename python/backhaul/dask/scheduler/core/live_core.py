@@ -90,6 +90,9 @@ PAUSE_PER_CHANGE = 19.0
 #: How long the state stays Dask's at least before it goes to a core without a new graph, in seconds
 COME_BACK_S = 0.5
 
+#: How long the engine leaves streams to Python at least that it could not handle, in seconds
+ENGINE_RETRY_S = 0.5
+
 
 def install(scheduler: Scheduler) -> bool:
     """Have a scheduler give its state to a core whenever it may; again costs nothing.
@@ -184,6 +187,7 @@ class LiveCore:
         self.escapes: dict[str, int] = {}
         self._change_s = 0.0
         self._pause_until_s = 0.0
+        self._engine_due_s = 0.0
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
         self._placement: LinkPlacement | None = None
@@ -244,13 +248,28 @@ class LiveCore:
         self.adoptions += 1
         self._guards.guard()
         self.stealing.guard(self._guards)
+        self._begin_engine()
+        self._change_s = monotonic() - began_s
+        return True
+
+    def _has_core(self) -> bool:
+        """Return whether a core has the state, or takes it over now."""
+        if not self.is_active:
+            return self.adopt()
+        if self.streams is None and monotonic() >= self._engine_due_s:
+            # A stream that was not ours when the state came may be ours again.
+            self.send()
+            self._begin_engine()
+        return True
+
+    def _begin_engine(self) -> None:
+        """Have the engine handle streams, if it can handle all of them."""
+        self._engine_due_s = monotonic() + ENGINE_RETRY_S
         # Keys without a form of their own cannot be sent without Python.
         if switched_on("hot-path.scheduler-engine") and not self.texts.has_odd:
             streams = EngineStreams(self)
             if streams.begin():
                 self.streams = streams
-        self._change_s = monotonic() - began_s
-        return True
 
     def escape(self, reason: str) -> None:
         """Write the state into Dask's objects; a core takes over again after a pause.
@@ -394,7 +413,7 @@ class LiveCore:
         """Take a graph; in the place of `distributed.Scheduler._create_taskstate_from_graph`."""
         if not is_plain(dsk, more):
             self.escape("a graph that is not plain")
-        elif self.is_active or self.adopt():
+        elif self._has_core():
             for key in EMPTY_KEYS:
                 if key in dsk:
                     # Raises, as Dask would for its group; no state is touched before.
@@ -415,7 +434,7 @@ class LiveCore:
         self, *, who_has: dict[Any, list[str]], nbytes: dict[Any, int], client: str | None = None
     ) -> None:
         """Take results that a client put on workers; in the place of `Scheduler.update_data`."""
-        takes = bool(who_has) and (self.is_active or self.adopt())
+        takes = bool(who_has) and self._has_core()
         if not takes or not self.wishes.place(who_has, nbytes, client):
             self.upstream_update_data(who_has=who_has, nbytes=nbytes, client=client)
 
@@ -435,7 +454,7 @@ class LiveCore:
             What that returns; None if they are for it to take, as tasks.
         """
         groups = calls.groups()
-        if groups is None or not (self.is_active or self.adopt()):
+        if groups is None or not self._has_core():
             return None
         core = self.core
         observed = {name: (name, key) for name, key in groups}
@@ -444,7 +463,7 @@ class LiveCore:
     def take_graph(self, graph: TaskGraph, **update: Any) -> dict[str, float] | None:
         """Take a graph of which nothing is asked besides, likewise."""
         groups = graph.groups()
-        if groups is None or not (self.is_active or self.adopt()):
+        if groups is None or not self._has_core():
             return None
         core = self.core
 

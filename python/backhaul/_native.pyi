@@ -1939,10 +1939,13 @@ class SchedulerCore:
 
         Raises
         ------
-        KeyError
-            If something is not said.
+        LookupError
+            If something is not said, or a worker, client, prefix, group or task is named that is
+            not said.
+        TypeError, OverflowError
+            If a value is not of the type, or in the range, that the core has for it.
         ValueError
-            If a worker, client, prefix, group or task is named that is not said.
+            If there is no such setting, or not of this value.
         """
 
     def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
@@ -2290,10 +2293,9 @@ class SchedulerCore:
 
         Raises
         ------
-        KeyError
-            If something is not said.
-        ValueError
-            If a worker, prefix or task is named that is not known; the core is of no use then.
+        LookupError
+            If something is not said, or a worker, prefix or task is named that is not known. The
+            core must not be used then.
         """
 
     def balance(self, now_s: float) -> list[tuple[int, str, float, str, float, str, float]]:

@@ -6,7 +6,7 @@ use backhaul_dask::scheduler::{
     GraphOutcome, Payload, PlacedResult, SchedulerCore, TaskErred, TaskFinished, WorkerJoins,
     WorkerStatus,
 };
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyLookupError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -37,7 +37,7 @@ impl Core {
     ) -> PyResult<Self> {
         let inherited = inherit::inherited(said, streams)?;
         let mut core = SchedulerCore::inherit(config(settings)?, &inherited)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+            .map_err(|error| PyLookupError::new_err(error.to_string()))?;
         core.log_transitions(true);
         Ok(Self::of(core))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::StealAnswered;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::PyLookupError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -27,7 +27,7 @@ impl Core {
     fn inherit_stealing(&self, said: &Bound<'_, PyDict>) -> PyResult<()> {
         let view = inherit::stealing(said)?;
         let inherited = self.core().inherit_stealing(&view);
-        inherited.map_err(|error| PyValueError::new_err(error.to_string()))
+        inherited.map_err(|error| PyLookupError::new_err(error.to_string()))
     }
 
     #[doc = stub_doc!("SchedulerCore.balance")]

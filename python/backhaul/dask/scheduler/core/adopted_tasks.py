@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from numbers import Integral
 from typing import Any, Protocol
 
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU
@@ -10,10 +11,13 @@ from backhaul.dask.resource_pools.scheduler_slots import slots_of
 from backhaul.dask.scheduler.core.export_state import Said
 from backhaul.errors import EscapeError
 
-__all__ = ["SHUFFLE_PREFIX", "Payloads", "tasks_said"]
+__all__ = ["SHUFFLE_PREFIX", "Payloads", "is_size", "tasks_said"]
 
 #: Prefix of the keys by which a shuffle's plugin knows its tasks
 SHUFFLE_PREFIX = "shuffle-"
+
+#: Largest result that a core takes, in bytes: as in the core
+_NBYTES_MAX = 2**48
 
 #: Most retries that a core counts
 _RETRIES_MAX = (1 << 31) - 1
@@ -73,6 +77,11 @@ def tasks_said(scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str
     return [said.task(ts) for ts in scheduler.tasks.values()]
 
 
+def is_size(nbytes: object) -> bool:
+    """Tell whether the size of a result is a number of bytes that a core can count."""
+    return isinstance(nbytes, Integral) and 0 <= int(nbytes) <= _NBYTES_MAX
+
+
 class _Tasks:
     def __init__(self, scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str]) -> None:
         self._scheduler = scheduler
@@ -104,7 +113,9 @@ class _Tasks:
             said["who_wants"] = [cs.client_key for cs in ts.who_wants]
         if ts.processing_on is not None:
             said["processing_on"] = self._address(ts, ts.processing_on)
-        if ts.nbytes >= 0:
+        if ts.nbytes != -1:
+            if not is_size(ts.nbytes):
+                raise EscapeError(f"{text} has a result of {ts.nbytes!r} bytes")
             said["nbytes"] = int(ts.nbytes)
         if not ts._queueable:
             said["queueable"] = False

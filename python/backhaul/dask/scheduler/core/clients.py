@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.compat.names import key_split, key_split_group, time
-from backhaul.dask.scheduler.core.import_state import is_size
+from backhaul.dask.scheduler.core.adopted_tasks import is_size
 from backhaul.dask.scheduler.fire_and_forget import ENDED, FIRE_AND_FORGET
 
 if TYPE_CHECKING:

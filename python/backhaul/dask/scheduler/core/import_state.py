@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from numbers import Integral
 from typing import Any
 
 from backhaul._native import SchedulerCore
@@ -19,10 +18,7 @@ from backhaul.dask.scheduler.core.adopted_tasks import Payloads, tasks_said
 from backhaul.dask.scheduler.core.export_state import Said, status_name
 from backhaul.errors import EscapeError
 
-__all__ = ["adopt", "are_amounts", "empty", "is_size", "name_text", "obstacle"]
-
-#: Largest result that a core takes, in bytes: as in the core
-_NBYTES_MAX = 2**48
+__all__ = ["adopt", "are_amounts", "empty", "name_text", "obstacle"]
 
 #: What sums of sizes are below, in bytes, for a core to go on with them
 _BYTES_END = 2**62
@@ -73,14 +69,19 @@ def adopt(
     ------
     EscapeError
         If the scheduler has something that a core cannot hold, such as a task whose worker has
-        left (an event was refused half way), or a task that waits for resources.
+        left (an event was refused half way), a task that waits for resources, or a result whose
+        size is no whole number.
     """
     reason = obstacle(scheduler)
     if reason is not None:
         raise EscapeError(reason)
     streams = [name for name in scheduler.clients if name in scheduler.client_comms]
     said = _say(scheduler, payloads, key_text, monotonic_offset_s, wall_offset_s)
-    return SchedulerCore.inherit(said, streams, **settings)
+    try:
+        return SchedulerCore.inherit(said, streams, **settings)
+    except (LookupError, OverflowError, TypeError) as error:
+        # Dask's state is at odds with itself, which Dask does not mind.
+        raise EscapeError(str(error)) from error
 
 
 def empty(scheduler: Any) -> None:
@@ -112,11 +113,6 @@ def are_amounts(resources: Mapping[Any, Any]) -> bool:
         isinstance(name, str) and isinstance(amount, (int, float))
         for name, amount in resources.items()
     )
-
-
-def is_size(nbytes: object) -> bool:
-    """Tell whether the size of a result is a number of bytes that a core can count."""
-    return isinstance(nbytes, Integral) and 0 <= int(nbytes) <= _NBYTES_MAX
 
 
 def _sums(scheduler: Any) -> Iterator[float]:

@@ -67,7 +67,10 @@ def begin_stealing(
     if type(extension) is not WorkStealing:
         return
     core.begin_stealing(sorted(map(str, fast_tasks)), extension._request_counter)
-    core.inherit_stealing(_said(extension, scheduler, key_text))
+    try:
+        core.inherit_stealing(_said(extension, scheduler, key_text))
+    except LookupError as error:
+        raise EscapeError(str(error)) from error
 
 
 def _said(extension: Any, scheduler: Any, key_text: Callable[[Any], str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The scheduler's state in Rust: its way there, its way back, and how Dask sees it meanwhile.
 
-Entry points: `live_core.install` on a scheduler; `adopt` makes a core that goes on from a scheduler;
-`write_into` writes all that a core holds into Dask's objects; `guarded_classes` and the views
-answer programs that read the state. The design is in ``docs/design/scheduler-core.md``.
+Entry points: `live_core.install` on a scheduler; `adopt` makes a core that goes on from a
+scheduler; `write_into` writes all that a core holds into Dask's objects; `guarded_classes` and
+the views answer programs that read the state. The design is in ``docs/design/scheduler-core.md``.
 
 Threads: Python's part runs on the scheduler's event loop. `loop_thread` has that thread read for
 another thread, which waits for it. The engine thread of the native module handles frequent messages

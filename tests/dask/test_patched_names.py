@@ -71,6 +71,10 @@ OURS = {
     "comm/exposed_ports.py": {"_reported"},
     "worker/execution.py": {"_current", "ours", "stream"},
     "worker/task_start.py": {"line"},
+    # A task as a core takes it, and what a core has bytes for
+    "scheduler/core/adopted_tasks.py": {"asks", "said"},
+    "scheduler/core/import_state.py": {"said"},
+    "scheduler/core/payloads.py": {"self._live.annotations", "self._live.specs"},
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
     "worker/fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate

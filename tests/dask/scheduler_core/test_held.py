@@ -11,6 +11,7 @@ from distributed import Event, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
+from backhaul.dask import resources
 from backhaul.dask.scheduler.core import live_core
 
 from .test_live import add, cluster
@@ -26,6 +27,16 @@ def held_back(number: int, name: str) -> int:
     """Wait for an event of the cluster."""
     Event(name).wait()
     return number
+
+
+@resources(CPU=0.5)
+def takes_half(number: int) -> int:
+    return number
+
+
+@resources(CPU=0.5)
+def waits_for_half(number: int, name: str) -> int:
+    return held_back(number, name)
 
 
 @gen_test()
@@ -146,6 +157,30 @@ def _asked(s: Any, key: Any) -> dict[str, Any]:
     ts = s.tasks[key]
     names = ("annotations", "worker_restrictions", "loose_restrictions", "priority", "retries")
     return {name: getattr(ts, name) for name in names}
+
+
+@gen_test()
+async def test_tasks_that_asked_for_threads_are_taken_over_once_they_rest() -> None:
+    async with cluster(workers=2) as (c, s, core, workers):
+        halves = c.map(takes_half, range(8), pure=False)
+        waits = c.submit(waits_for_half, 1, name="go", pure=False)
+        assert await c.gather(halves) == list(range(8))
+        assert core.is_active, core.escapes
+        core.escape("a look")
+        assert await c.submit(inc, 1, pure=False) == 2
+        # One of them is on its way, and what it holds is not taken over.
+        assert not core.is_active
+        await Event("go", client=c).set()
+        assert await waits == 1
+        assert await c.submit(inc, 2, pure=False) == 3
+        assert core.is_active
+        assert await c.gather(c.map(takes_half, range(8, 16), pure=False)) == list(range(8, 16))
+        # Results that are lost are computed again, with what their tasks ask for.
+        await workers[0].close(nanny=False)
+        assert await c.gather(halves) == list(range(8))
+        assert core.is_active, core.escapes
+        core.escape("the end")
+        s.validate_state()
 
 
 @gen_test()

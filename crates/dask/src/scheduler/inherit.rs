@@ -59,6 +59,9 @@ impl SchedulerCore {
         }
         core.inherit_last_workers(&inherited.groups)?;
         core.inherit_cluster(&inherited.cluster)?;
+        for worker in core.workers.sorted().to_vec() {
+            core.place_worker(worker);
+        }
         Ok(core)
     }
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from backhaul.dask.resource_pools.requests import ANNOTATION, CPU
-from backhaul.dask.resource_pools.scheduler_slots import slots_of
 from backhaul.dask.scheduler.core.export_state import Said
 from backhaul.errors import EscapeError
 
-__all__ = ["SHUFFLE_PREFIX", "Payloads", "is_size", "tasks_said"]
+__all__ = ["SHUFFLE_PREFIX", "Payloads", "ThreadsOf", "is_size", "tasks_said"]
 
 #: Prefix of the keys by which a shuffle's plugin knows its tasks
 SHUFFLE_PREFIX = "shuffle-"
+
+#: Returns how many threads a task asked for by its annotations; None if it did not
+ThreadsOf: TypeAlias = Callable[[dict[str, Any]], float | None]
 
 #: Largest result that a core takes, in bytes: as in the core
 _NBYTES_MAX = 2**48
@@ -56,7 +57,12 @@ class Payloads(Protocol):
         """Return the bytes for an exception or a traceback, as upstream keeps it."""
 
 
-def tasks_said(scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str]) -> list[Said]:
+def tasks_said(
+    scheduler: Any,
+    payloads: Payloads,
+    key_text: Callable[[Any], str],
+    threads_of: ThreadsOf | None,
+) -> list[Said]:
     """Say all tasks of a scheduler, in the order in which they came.
 
     Parameters
@@ -67,13 +73,15 @@ def tasks_said(scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str
         Gives bytes for run specs, annotations and failures.
     key_text : callable
         Gives the text of a key.
+    threads_of : callable or None
+        See `ThreadsOf`; None where the scheduler does not heed what tasks ask for.
 
     Raises
     ------
     EscapeError
         If a task has something that a core cannot hold.
     """
-    said = _Tasks(scheduler, payloads, key_text)
+    said = _Tasks(scheduler, payloads, key_text, threads_of)
     return [said.task(ts) for ts in scheduler.tasks.values()]
 
 
@@ -83,11 +91,17 @@ def is_size(nbytes: object) -> bool:
 
 
 class _Tasks:
-    def __init__(self, scheduler: Any, payloads: Payloads, key_text: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        payloads: Payloads,
+        key_text: Callable[[Any], str],
+        threads_of: ThreadsOf | None,
+    ) -> None:
         self._scheduler = scheduler
         self._payloads = payloads
         self._key_text = key_text
-        self._has_slots = slots_of(scheduler) is not None
+        self._threads_of = threads_of
 
     def task(self, ts: Any) -> Said:
         text = self._key_text(ts.key)
@@ -154,16 +168,16 @@ class _Tasks:
             asks["loose"] = True
         if ts.resource_restrictions is not None:
             asks["resources"] = {name: float(n) for name, n in ts.resource_restrictions.items()}
-        if self._has_slots:
-            self._add_threads(ts, asks)
+        if self._threads_of is not None:
+            self._add_threads(ts, asks, self._threads_of)
         if asks:
             said["requirements"] = asks
 
-    def _add_threads(self, ts: Any, asks: dict[str, Any]) -> None:
-        """Add how many threads a task asked for, where what tasks ask for is heeded."""
-        carried = (ts.annotations or {}).get(ANNOTATION)
-        if carried is not None:
-            asks["threads"] = carried[CPU]
+    def _add_threads(self, ts: Any, asks: dict[str, Any], threads_of: ThreadsOf) -> None:
+        """Add how many threads a task asked for, where that is heeded."""
+        threads = threads_of(ts.annotations or {})
+        if threads is not None:
+            asks["threads"] = threads
         if ("threads" in asks or asks.get("resources")) and ts.state not in _AT_REST:
             raise EscapeError(f"{ts.key!r}, which asks for resources, is {ts.state}")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.compat.names import TaskState
-from backhaul.dask.scheduler.core.adopted_tasks import Payloads, tasks_said
+from backhaul.dask.scheduler.core.adopted_tasks import Payloads, ThreadsOf, tasks_said
 from backhaul.dask.scheduler.core.export_state import Said, status_name
 from backhaul.errors import EscapeError
 
@@ -42,6 +42,7 @@ def adopt(
     payloads: Payloads,
     *,
     key_text: Callable[[Any], str] = str,
+    threads_of: ThreadsOf | None = None,
     monotonic_offset_s: float = 0.0,
     wall_offset_s: float = 0.0,
 ) -> SchedulerCore:
@@ -61,6 +62,8 @@ def adopt(
         Gives the bytes by which the core knows run specs, annotations and failures.
     key_text : callable
         Gives the text of a key; the inverse of ``Payloads.key`` of `write_into`.
+    threads_of : callable or None
+        Returns how many threads a task asked for; None where the scheduler does not heed that.
     monotonic_offset_s, wall_offset_s : float
         As for `write_into`: what is taken from the scheduler's times to make the core's of them, in
         seconds.
@@ -76,7 +79,8 @@ def adopt(
     if reason is not None:
         raise EscapeError(reason)
     streams = [name for name in scheduler.clients if name in scheduler.client_comms]
-    said = _say(scheduler, payloads, key_text, monotonic_offset_s, wall_offset_s)
+    said = _say(scheduler, key_text, monotonic_offset_s, wall_offset_s)
+    said["tasks"] = tasks_said(scheduler, payloads, key_text, threads_of)
     try:
         return SchedulerCore.inherit(said, streams, **settings)
     except (LookupError, OverflowError, TypeError) as error:
@@ -127,12 +131,11 @@ def _sums(scheduler: Any) -> Iterator[float]:
 
 def _say(
     scheduler: Any,
-    payloads: Payloads,
     key_text: Callable[[Any], str],
     monotonic_offset_s: float,
     wall_offset_s: float,
 ) -> Said:
-    """Say a scheduler in the form of `SchedulerCore.inherit`."""
+    """Say a scheduler in the form of `SchedulerCore.inherit`, without its tasks."""
 
     def texts_of(tasks: Iterable[Any]) -> list[str]:
         return [key_text(ts.key) for ts in tasks]
@@ -147,7 +150,6 @@ def _say(
         "idle_task_count": [ws.address for ws in scheduler.idle_task_count],
         "saturated": [ws.address for ws in scheduler.saturated],
         "groups": _groups(scheduler),
-        "tasks": tasks_said(scheduler, payloads, key_text),
         "queued": texts_of(scheduler.queued),
         "queue_entries": _queue_entries(scheduler, key_text),
         "queue_added": scheduler.queued._inc,

@@ -58,7 +58,7 @@ from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, p
 from backhaul.dask.scheduler.core.placement import place_by_links, placement_of, write_placing
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.replicas import snapshots
-from backhaul.dask.scheduler.core.resources import Room
+from backhaul.dask.scheduler.core.resources import Room, carried_threads
 from backhaul.dask.scheduler.core.spans import Spans
 from backhaul.dask.scheduler.core.stealing import (
     Stealing,
@@ -215,6 +215,7 @@ class LiveCore:
                 settings_of(scheduler),
                 TakenPayloads(self),
                 key_text=self.texts.text,
+                threads_of=carried_threads(scheduler),
                 monotonic_offset_s=self._monotonic_offset_s,
             )
             begin_stealing(self.core, scheduler, self.texts.text)

@@ -6,16 +6,30 @@ which tasks wait, is the core's, by the same rules (`crates/dask/src/scheduler/r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.resource_pools.requests import CPU
+from backhaul.dask.resource_pools.requests import ANNOTATION, CPU
 from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots, slots_of
 from backhaul.dask.resource_pools.worker_inventory import described
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler.core.live_core import LiveCore
 
-__all__ = ["Room"]
+__all__ = ["Room", "carried_threads"]
+
+
+def carried_threads(scheduler: Any) -> Callable[[dict[str, Any]], float | None] | None:
+    """Return what tells the threads of a task by its annotations.
+
+    None where a scheduler does not heed what tasks ask for.
+    """
+    return None if slots_of(scheduler) is None else _threads
+
+
+def _threads(annotations: dict[str, Any]) -> float | None:
+    carried = annotations.get(ANNOTATION)
+    return None if carried is None else carried[CPU]
 
 
 class Room:
@@ -24,7 +38,7 @@ class Room:
     Parameters
     ----------
     live : LiveCore
-        Whose core it is; its scheduler has no tasks yet.
+        Whose core it is.
     """
 
     def __init__(self, live: LiveCore) -> None:

@@ -57,7 +57,7 @@ async def test_a_session_that_holds_results_comes_back_to_the_core() -> None:
         assert await more == sum(range(1, 21)) + 7
         assert core.is_active
         assert core.adoptions == 2
-        # Dask's own objects, which somebody has kept, are read from there.
+        # Dask's own objects, which a program has kept, are read from the core.
         assert s.tasks[roots[0].key] is kept
         assert s.task_groups[group.name] is group
         assert kept.state == "memory"

@@ -264,7 +264,7 @@ class LiveCore:
         return True
 
     def _begin_engine(self) -> None:
-        """Have the engine handle streams, if it can handle all of them."""
+        """Start to handle streams on the engine's thread, if it can handle all of them."""
         self._engine_due_s = monotonic() + ENGINE_RETRY_S
         # Keys without a form of their own cannot be sent without Python.
         if switched_on("hot-path.scheduler-engine") and not self.texts.has_odd:

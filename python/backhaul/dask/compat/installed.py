@@ -17,7 +17,7 @@ INSTALLED: Final[dict[Patch, Replacement]] = {}
 
 
 def is_installed(replace: str) -> bool:
-    """Return whether a function of ours is in the place of one of Dask's.
+    """Return whether a function of Backhaul is in the place of one of Dask.
 
     Parameters
     ----------

@@ -42,7 +42,9 @@ def test_lines_have_time_name_and_level(configuration: str) -> None:
     )
     # Nothing was left out before the first line.
     assert "left_out" not in rejected
-    assert re.fullmatch(rf"{STAMP} - backhaul\.dask\.backend - WARNING - of Python", of_python)
+    assert re.fullmatch(
+        rf"{STAMP} - backhaul\.dask\.comm\.backend - WARNING - of Python", of_python
+    )
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,13 @@ def priorities(run: Run) -> Observation:
     futures = [run.submit_on(0, note, level, priority=level) for level in levels]
     with dask.annotate(priority=7):
         futures.append(run.submit_on(0, note, 7))
+
+    def count_tasks(dask_worker: Any) -> int:
+        return len(dask_worker.state.tasks)
+
+    # The gate opens once the worker has all of them.
+    while run.client.run(count_tasks, workers=run.workers[:1])[run.workers[0]] <= len(futures):
+        pass
     Event("priorities").set()
     ranks = run.client.gather(futures)
     Event("priorities").clear()

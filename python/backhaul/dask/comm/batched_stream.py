@@ -2,7 +2,7 @@
 
 Dask's `BatchedSend` sends at most one batch in an interval of 2 to 10 ms, so every message of a
 chain of tasks waits for a timer. Here a message leaves at the end of the event loop's turn that
-made it. Messages gather in two cases only, both of which end by themselves:
+made it. Messages gather in two cases, both of which end by themselves:
 
 - while the peer has yet to take what was sent before;
 - while messages come densely: the next one within `_DENSE_S` of the batch before it. Then the pause

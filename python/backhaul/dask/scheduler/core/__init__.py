@@ -12,10 +12,10 @@ Locks: none in Python. In Rust the core has a mutex, taken before the one of the
 thread that stops the streams must not hold it.
 
 Invariants: either Rust or Dask has the state, never both. Every event gives the same messages and
-the same state as Dask's scheduler. An operation that the core does not implement exports the state
-first (`live_core.LiveCore.escape`) and then runs Dask's code; `eligibility` says when a core may
-have the state, and the core takes it over again after a pause. Messages to one peer keep their order across an
-export.
+the same state as Dask's scheduler. An operation that the core does not implement exports the
+state first (`live_core.LiveCore.escape`) and then runs Dask's code; `eligibility` says when a
+core may have the state, and the core takes it over again after a pause. Messages to one peer keep
+their order across an export.
 """
 
 from __future__ import annotations

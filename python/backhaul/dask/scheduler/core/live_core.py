@@ -1,10 +1,10 @@
 """A running scheduler that keeps its state in the core.
 
 A scheduler without a user's plugin for transitions or graphs gives its state to the core with the
-next graph of plain tasks, or with results that a client puts on workers: existing tasks, results and
-futures go with it (`adopt`). The core then handles what happens to tasks all the time: graphs,
-finished tasks, what clients want (`clients`), replicas, heartbeats, results that are asked
-for (`handlers`). Anything else, done by Dask or by a program, finds Dask's own state:
+next graph of plain tasks, or with results that a client puts on workers: existing tasks, results
+and futures go with it (`adopt`). The core then handles what happens to tasks all the time:
+graphs, finished tasks, what clients want (`clients`), replicas, heartbeats, results that are
+asked for (`handlers`). Anything else, done by Dask or by a program, finds Dask's own state:
 `LiveCore.escape` writes it, whole, before it is touched (`guarded_classes`). After a pause that
 bounds the time that goes into these changes the core takes over again, with the next graph, or
 without one while tasks are on their way.

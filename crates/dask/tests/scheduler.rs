@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::{
-    ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, InheritError, Key, Message,
-    Payload, SchedulerCore, Spec, TaskFinished, TaskState, WorkerJoins, WorkerMessage,
+    ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, InheritError, Inherited, Key,
+    Message, Payload, SchedulerCore, Spec, TaskFinished, TaskState, WorkerJoins, WorkerMessage,
     WorkerStatus,
 };
 
@@ -182,7 +182,7 @@ fn occupancies_are_what_adding_up_gives_to_the_bit() {
 }
 
 #[test]
-fn a_core_of_what_outlives_tasks_shows_the_same() {
+fn a_core_that_goes_on_from_another_shows_the_same() {
     let mut core = core();
     core.handle_graph(&graph(20), &stimulus(), 2.0)
         .expect("plain tasks");
@@ -192,37 +192,38 @@ fn a_core_of_what_outlives_tasks_shows_the_same() {
             .expect("it was sent there");
         tasks.extend(sent(&mut core).0);
     }
-    let streams = [Arc::from("client")];
-    let inherit = |core: &SchedulerCore| {
-        SchedulerCore::inherit(
-            Config::default(),
-            &core.cluster_view(),
-            &core.worker_views(),
-            &core.prefix_views(),
-            &streams,
-        )
-    };
-    let refused = inherit(&core).map(|_| ());
-    let key = "sum".to_owned();
-    assert_eq!(refused, Err(InheritError::HasTasks { key }));
-
-    let wanted = [Key::from(&b"sum"[..])];
-    core.handle_client_releases_keys(&wanted, "client", &stimulus(), 4.0)
-        .expect("the client is known");
-    let heir = inherit(&core).expect("no task is left");
+    let heir = SchedulerCore::inherit(Config::default(), &shown(&core)).expect("all is shown");
     assert_eq!(heir.cluster_view(), core.cluster_view());
     assert_eq!(heir.worker_views(), core.worker_views());
     assert_eq!(heir.prefix_views(), core.prefix_views());
+    assert_eq!(heir.group_views(), core.group_views());
+    for key in core.keys() {
+        assert_eq!(heir.task_view(key), core.task_view(key));
+    }
+    assert_eq!(heir.keys(), core.keys());
     let learned = heir.prefix_views();
     assert!(learned.iter().all(|prefix| prefix.duration_average == 0.5));
+}
+
+/// The state of a core, for another one to go on from
+fn shown(core: &SchedulerCore) -> Inherited {
+    let tasks = core.keys().into_iter();
+    Inherited {
+        cluster: core.cluster_view(),
+        workers: core.worker_views(),
+        prefixes: core.prefix_views(),
+        groups: core.group_views(),
+        tasks: tasks.filter_map(|key| core.task_view(key)).collect(),
+        streams: vec![Arc::from("client")],
+    }
 }
 
 #[test]
 fn a_worker_that_is_named_but_not_shown_is_refused() {
     let core = core();
-    let workers = &core.worker_views()[..1];
-    let refused =
-        SchedulerCore::inherit(Config::default(), &core.cluster_view(), workers, &[], &[]);
+    let mut inherited = shown(&core);
+    inherited.workers.truncate(1);
+    let refused = SchedulerCore::inherit(Config::default(), &inherited);
     let address = WORKERS[1].to_owned();
     assert_eq!(
         refused.map(|_| ()),

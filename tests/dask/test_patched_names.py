@@ -74,6 +74,7 @@ OURS = {
     # A task as a core takes it, and what a core has bytes for
     "scheduler/core/adopted_tasks.py": {"asks", "said"},
     "scheduler/core/import_state.py": {"said"},
+    "scheduler/core/messages.py": {"last", "message", "to_clients", "to_workers"},
     "scheduler/core/payloads.py": {"self._live.annotations", "self._live.specs"},
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
     "worker/fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
@@ -165,11 +166,7 @@ OURS = {
         "watched.on_change",
         "counts",
         "found",
-        "last",
         "live",
-        "message",
-        "to_clients",
-        "to_workers",
     },
     "scheduler/core/engine_streams.py": {"message"},
     # Slots

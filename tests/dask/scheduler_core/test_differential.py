@@ -71,7 +71,7 @@ def test_equal_on_streams_that_once_were_not(converts: list[str]) -> None:
 def test_equal_when_the_core_is_converted_and_taken_back() -> None:
     ended = differential("--seeds", "4", "--length", "60", "--convert")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    for what in ("conversions", "adoptions"):
+    for what in ("conversions", "adoptions", "adopted memory", "adopted processing"):
         assert f"'{what}': " in ended.stdout, ended.stdout
 
 

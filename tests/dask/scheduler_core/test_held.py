@@ -7,12 +7,16 @@ import functools
 from typing import Any
 
 import pytest
-from distributed import Event, wait
+from distributed import Event, Scheduler, wait
+from distributed.scheduler import TaskState
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask import resources
 from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core.handlers import Handlers
+from backhaul.dask.scheduler.core.plugin_bridge import Watchers
+from backhaul.dask.scheduler.core.spans import Spans
 
 from .test_live import add, cluster
 
@@ -229,3 +233,102 @@ async def test_the_core_comes_back_to_tasks_on_their_way_without_a_graph(
         # Nothing is on its way, so the state stays where it is.
         core._come_back()
         assert not core.is_active
+
+
+@pytest.mark.parametrize("part", [Handlers, Watchers, Spans])
+@gen_test()
+async def test_nothing_is_lost_if_the_core_cannot_take_its_place(
+    part: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster() as (c, s, core, _):
+        roots = c.map(inc, range(20))
+        scattered = await c.scatter(7)
+        await wait(roots)
+        core.escape("a look")
+        kept = s.tasks[roots[0].key]
+        keys = set(s.tasks)
+
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("not here")
+
+        with monkeypatch.context() as patch:
+            name = {Handlers: "install", Watchers: "watch", Spans: "__init__"}[part]
+            patch.setattr(part, name, refuse)
+            with caplog.at_level("WARNING", "backhaul.dask"):
+                assert await c.submit(add, roots[0], scattered) == 8
+            assert not core.is_active
+            assert "not here" in caplog.text
+            assert keys <= set(s.tasks)
+            assert type(s) is Scheduler
+            assert type(kept) is TaskState
+            s.validate_state()
+        assert await c.gather(roots) == list(range(1, 21))
+        # After a while it tries again.
+        core._pause_until_s = 0.0
+        assert await c.submit(add, roots[1], scattered) == 9
+        assert core.is_active
+        core.escape("the end")
+        s.validate_state()
+
+
+@gen_test()
+async def test_metadata_of_tasks_goes_with_them() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(inc, range(3))
+        await wait(futures)
+        core.escape("a look")
+        s.tasks[futures[0].key].metadata = {"said": "before"}
+        assert await c.submit(inc, 10) == 11
+        assert core.is_active
+        assert s.tasks[futures[0].key].metadata == {"said": "before"}
+        view = s.tasks[futures[1].key]
+        view.metadata = {"said": "meanwhile"}
+        core.escape("another look")
+        assert s.tasks[futures[0].key].metadata == {"said": "before"}
+        assert s.tasks[futures[1].key].metadata == {"said": "meanwhile"}
+        assert s.tasks[futures[2].key].metadata is None
+
+
+@gen_test()
+async def test_the_latest_failures_are_kept_where_few_are() -> None:
+    few = {"distributed.diagnostics.erred-tasks.max-history": 2}
+    async with cluster(settings=few) as (c, s, core, _):
+        failed = c.map(fail, range(5), pure=False)
+        await wait(failed)
+        latest = [one[0] for one in core.core.dump(tasks=False)["erred_tasks"]][:2]
+        core.escape("a look")
+        assert [one.key for one in s.erred_tasks] == latest
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        core.escape("another look")
+        assert [one.key for one in s.erred_tasks] == latest
+
+
+@gen_test()
+async def test_keys_that_are_no_texts_and_actors_are_taken_over() -> None:
+    async with cluster() as (c, s, core, _):
+        dsk: dict[Any, Any] = {("x", number): (inc, number) for number in range(5)}
+        dsk["y", 7.5] = (sum, [("x", number) for number in range(5)])
+        (held,) = c.get(dsk, [("y", 7.5)], sync=False)
+        counter: Any = await c.submit(Counter, actor=True)
+        assert await held == 15
+        assert await counter.more() == 1
+        core.escape("a look")
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        assert s.tasks["y", 7.5].state == "memory"
+        assert await counter.more() == 2
+        assert await c.submit(add, held, 1) == 16
+        assert core.is_active, core.escapes
+        core.escape("the end")
+        s.validate_state()
+
+
+class Counter:
+    """An actor."""
+
+    number = 0
+
+    def more(self) -> int:
+        self.number += 1
+        return self.number

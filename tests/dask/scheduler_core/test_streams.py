@@ -21,8 +21,8 @@ from backhaul._native import SchedulerCore, SchedulerStreams
 from backhaul.dask.compat.names import Task, key_split, key_split_group
 from backhaul.dask.config.settings import work_in_hand_limits
 from backhaul.dask.scheduler.core import live_core
-from backhaul.dask.scheduler.core.engine_streams import spec_payload
 from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.scheduler.core.task_payloads import spec_payload
 from backhaul.dask.scheduler.core.window import CoreWindow
 from backhaul.dask.scheduler.window import InFlightWindow
 

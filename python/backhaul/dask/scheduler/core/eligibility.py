@@ -10,7 +10,12 @@ from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 import dask
-from backhaul.dask.compat.names import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
+from backhaul.dask.compat.names import (
+    DEFAULT_DATA_SIZE,
+    ShuffleSchedulerPlugin,
+    Status,
+    WorkStealing,
+)
 from backhaul.dask.placement.link_placement import LinkPlacement
 from backhaul.dask.resource_pools.scheduler_slots import slots_of
 from backhaul.dask.scheduler.core.handler_overrides import program_handler, program_method
@@ -27,6 +32,9 @@ WATCHERS_OF_ENDS = (Progress, MultiProgress)
 #: Those that only want to hear which runs ended, and may hear so later: no class of a user's
 WATCHERS = (TaskStreamPlugin, *WATCHERS_OF_ENDS)
 
+#: States of a scheduler that is not going to have tasks any more
+_ENDED = (Status.closing, Status.closed, Status.failed)
+
 #: How many transitions the core keeps where Dask keeps all
 _TRANSITIONS_KEPT = 100_000
 
@@ -36,6 +44,11 @@ def refusal(scheduler: Any) -> str | None:
     reason = obstacle(scheduler)
     if reason is not None:
         return reason
+    if scheduler.status in _ENDED:
+        return "the scheduler closes"
+    if scheduler.unrunnable and any(map(_is_joining, scheduler.stream_comms.values())):
+        # The core sends it what waits for a worker once it joins, which it has to be told of.
+        return "a worker joins, and tasks wait for one"
     if scheduler.transition_counter_max:
         return "transitions are counted"
     if scheduler.no_workers_timeout == 0:
@@ -58,6 +71,10 @@ def refusal(scheduler: Any) -> str | None:
     if method is not None:
         return f"a program has replaced the method {method}"
     return None
+
+
+def _is_joining(stream: Any) -> bool:
+    return stream.comm is None
 
 
 def may_stay(plugin: Any) -> bool:

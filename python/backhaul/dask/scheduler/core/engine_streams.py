@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,27 +22,22 @@ from backhaul._native import SchedulerStreams
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.instance_patches import ENGINE_STREAMS
-from backhaul.dask.compat.names import Pickled, ToPickle
+from backhaul.dask.compat.names import Pickled
 from backhaul.dask.compat.operations import UPDATE_GRAPH
 from backhaul.dask.compat.patching import is_dasks
 from backhaul.dask.scheduler.core.submissions import note_collisions, note_submission
 from backhaul.dask.scheduler.core.window import CoreWindow, compute_seconds
 from backhaul.dask.scheduler.saturation import Expectation
-from backhaul.dask.serialize.codec import codec, encode
-from backhaul.dask.serialize.pickled_task import keep
 from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler.core.live_core import LiveCore
     from backhaul.dask.scheduler.window import InFlightWindow
 
-__all__ = ["EngineStreams", "EngineWindow", "spec_payload", "submitted_task"]
+__all__ = ["EngineStreams", "EngineWindow"]
 
 #: How long what is left to do in Python waits, in seconds: while much happens, and at most
 _LOOK_S, _LOOK_MAX_S = 0.05, 0.4
-
-#: A larger task is written when it is sent, not kept as bytes
-_SPEC_BYTES_MAX = 1 << 20
 
 
 class EngineStreams:
@@ -127,6 +121,9 @@ class EngineStreams:
             # One has just gone, of which Dask is about to hear.
             self.end()
             return False
+        except BaseException:
+            self.end()
+            raise
         self._note_keepers()
         self._look_later()
         return True
@@ -375,57 +372,6 @@ class _Gate:
 
     def release(self) -> None:
         self._native.hold(self._peer, False)
-
-
-def spec_payload(task: Any, span_id: str | None) -> bytes:
-    """Write a task, and the id of its span, as the engine sends them.
-
-    Parameters
-    ----------
-    task : Task
-        What is to run.
-    span_id : str or None
-        The span of its group.
-
-    Returns
-    -------
-    bytes
-        Nothing if it is for Dask to write: it is large, or cannot be pickled.
-    """
-    try:
-        message = encode(ToPickle(task))
-    except Exception:  # The same will be said of it when it is sent.
-        return b""
-    if message is None or message.message_bytes > _SPEC_BYTES_MAX:
-        return b""
-    return codec.pack([span_id, None, *message.frames[1:]])
-
-
-def submitted_task(
-    key: Any, payload: bytes, *, is_producer: bool = False
-) -> tuple[Any, str | None]:
-    """Give a task that was submitted past Python, and the id of its span.
-
-    Parameters
-    ----------
-    key : key
-        Of the task.
-    payload : bytes
-        What the core has of it.
-    is_producer : bool
-        Whether the core knows that it produces data.
-
-    Returns
-    -------
-    tuple of GraphNode and (str or None)
-        The task; a call, nobody has looked into.
-    """
-    span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
-    pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
-    # Of what is no call that is all that is known.
-    if dependencies is None:
-        return pickle.loads(pickled), span_id
-    return keep(key, pickled, dependencies, is_producer=is_producer), span_id
 
 
 def _is_ours(stream: Any) -> bool:

@@ -15,11 +15,11 @@ from dask.utils import parse_timedelta
 
 from backhaul.dask.compat.names import iscoroutinefunction, time
 from backhaul.dask.scheduler.core.adopted_tasks import is_size
-from backhaul.dask.scheduler.core.engine_streams import spec_payload
 from backhaul.dask.scheduler.core.graph_import import Annotations, NotPlainError, parts_of
 from backhaul.dask.scheduler.core.handler_overrides import REQUESTS_TAKEN, STREAMS_TAKEN
 from backhaul.dask.scheduler.core.requests import Answers
 from backhaul.dask.scheduler.core.submissions import note_collisions
+from backhaul.dask.scheduler.core.task_payloads import spec_payload
 from backhaul.dask.scheduler.core.timers import Timers
 
 if TYPE_CHECKING:

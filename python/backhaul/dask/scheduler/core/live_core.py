@@ -31,7 +31,6 @@ from backhaul.dask.compat.instance_patches import (
 from backhaul.dask.compat.names import (
     ShuffleSchedulerPlugin,
     Status,
-    ToPickle,
     key_split_group,
     monotonic,
     time,
@@ -44,9 +43,9 @@ from backhaul.dask.scheduler import window as window_module
 from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.clients import Wishes
 from backhaul.dask.scheduler.core.eligibility import refusal, settings_of
-from backhaul.dask.scheduler.core.engine_streams import EngineStreams, submitted_task
-from backhaul.dask.scheduler.core.export_state import offer_to_thieves, write_into
-from backhaul.dask.scheduler.core.failures import Raised, found_failure
+from backhaul.dask.scheduler.core.engine_streams import EngineStreams
+from backhaul.dask.scheduler.core.export_state import no_collection, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core.failures import Raised
 from backhaul.dask.scheduler.core.graph_import import is_plain
 from backhaul.dask.scheduler.core.guarded_classes import Guards
 from backhaul.dask.scheduler.core.handler_overrides import watch
@@ -54,6 +53,7 @@ from backhaul.dask.scheduler.core.handlers import Handlers
 from backhaul.dask.scheduler.core.import_state import adopt, empty
 from backhaul.dask.scheduler.core.key_text import KeyTexts
 from backhaul.dask.scheduler.core.loop_thread import Home
+from backhaul.dask.scheduler.core.messages import send_messages
 from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, past_transitions
 from backhaul.dask.scheduler.core.placement import place_by_links, placement_of, write_placing
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
@@ -89,6 +89,9 @@ PAUSE_PER_CHANGE = 19.0
 
 #: How long the state stays Dask's at least before it goes to a core without a new graph, in seconds
 COME_BACK_S = 0.5
+
+#: How long the state stays Dask's after a core could not take its place, in seconds
+PAUSE_AFTER_FAILURE_S = 60.0
 
 #: How long the engine leaves streams to Python at least that it could not handle, in seconds
 ENGINE_RETRY_S = 0.5
@@ -188,6 +191,7 @@ class LiveCore:
         self._change_s = 0.0
         self._pause_until_s = 0.0
         self._engine_due_s = 0.0
+        self._comes_back: asyncio.TimerHandle | None = None
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
         self._placement: LinkPlacement | None = None
@@ -210,48 +214,102 @@ class LiveCore:
         # All times that the core is given are of `time`, upstream has some of `monotonic`.
         self._monotonic_offset_s = monotonic() - time()
         try:
-            self.core = adopt(
-                scheduler,
-                settings_of(scheduler),
-                TakenPayloads(self),
-                key_text=self.texts.text,
-                threads_of=carried_threads(scheduler),
-                monotonic_offset_s=self._monotonic_offset_s,
-            )
-            begin_stealing(self.core, scheduler, self.texts.text)
+            with no_collection():
+                self.core = adopt(
+                    scheduler,
+                    settings_of(scheduler),
+                    TakenPayloads(self),
+                    key_text=self.texts.text,
+                    threads_of=carried_threads(scheduler),
+                    monotonic_offset_s=self._monotonic_offset_s,
+                )
+                begin_stealing(self.core, scheduler, self.texts.text)
         except EscapeError as error:
             logger.debug("The scheduler's state stays Dask's: %s", error)
-            self._pause_after(monotonic() - began_s)
+        except Exception:  # A state that a program has made of it
+            logger.warning("The scheduler's state stays Dask's", exc_info=True)
+        else:
+            return self._go_on_from(began_s)
+        self._drop_core()
+        self._pause_after(monotonic() - began_s)
+        return False
+
+    def _go_on_from(self, began_s: float) -> bool:
+        """Take the place of Dask's state machine; give all back to it if that fails."""
+        try:
+            with contextlib.ExitStack() as undo:
+                self._take_place(undo)
+                undo.pop_all()
+        except Exception:
+            logger.warning("The scheduler goes on with Dask's own state", exc_info=True)
+            self._drop_core()
+            self._pause_until_s = monotonic() + PAUSE_AFTER_FAILURE_S
             return False
+        self._begin_engine()
+        self._change_s = monotonic() - began_s
+        return True
+
+    def _take_place(self, undo: contextlib.ExitStack) -> None:
+        scheduler = self.scheduler
         self.room = Room(self)
         self._placement = place_by_links(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
         self._guards = Guards(self)
+        self.tasks = self._guards.task_views
+        undo.callback(self._write_back)
+        undo.callback(self._guards.release)
         self.membership = Membership(self, self._guards)
         self.wishes = Wishes(self, self._guards)
         self.timeouts = Timeouts(self, self._monotonic_offset_s)
-        self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
         for key, ts in scheduler.tasks.items():
             self.tasks.take(self.texts.text(key), ts)
         empty(scheduler)
         empty_stealing(scheduler)
         self.watchers = Watchers(self)
+        undo.callback(self.watchers.release)
         self.watchers.watch()
         self.stealing = Stealing(self)
         window = window_module.installed(scheduler)
         self.window = CoreWindow(self, window) if window is not None else None
         self.results = inline_results.installed(scheduler)
         self._handlers = Handlers(self)
+        undo.callback(self._handlers.uninstall)
         self._handlers.install()
-        self.is_active = True
-        self.adoptions += 1
         self._guards.guard()
         self.stealing.guard(self._guards)
-        self._begin_engine()
-        self._change_s = monotonic() - began_s
-        return True
+        self.is_active = True
+        self.adoptions += 1
+
+    def _write_back(self) -> None:
+        """Write the state back into Dask's objects, as it was taken over."""
+        scheduler = self.scheduler
+        empty(scheduler)
+        empty_stealing(scheduler)
+        self._write(departed={})
+
+    def _write(self, departed: dict[str, Any]) -> None:
+        """Write all that the core has into Dask's objects."""
+        scheduler, views = self.scheduler, self._guards.views
+        self.tasks.collect_metadata()
+        write_into(
+            self.core,
+            scheduler,
+            LivePayloads(self),
+            groups=views.groups,
+            prefixes=views.prefixes,
+            tasks=self.tasks.known,
+            departed=departed,
+            monotonic_offset_s=self._monotonic_offset_s,
+        )
+        self.tasks.write_metadata(scheduler.tasks)
+        write_stealing(self.core, scheduler, self.texts.key, departed)
+
+    def _drop_core(self) -> None:
+        """Drop the core, and Python's objects for what it had as texts and bytes."""
+        for name in ("core", "specs", "texts", "raised", "annotations"):
+            vars(self).pop(name, None)
 
     def _has_core(self) -> bool:
         """Return whether a core has the state, or takes it over now."""
@@ -302,17 +360,7 @@ class LiveCore:
         self._guards.release()
         self._handlers.uninstall()
         scheduler = self.scheduler
-        views = self._guards.views
-        write_into(
-            self.core,
-            scheduler,
-            LivePayloads(self),
-            groups=views.groups,
-            prefixes=views.prefixes,
-            tasks=self.tasks.known,
-            departed=self.membership.departed,
-            monotonic_offset_s=self._monotonic_offset_s,
-        )
+        self._write(self.membership.departed)
         # Dask has asked for them when the core had the others.
         for ws in self.membership.strangers():
             scheduler.check_idle_saturated(ws)
@@ -320,14 +368,11 @@ class LiveCore:
         self.spans.write()
         if self.stealing.extension is None:
             offer_to_thieves(scheduler)
-        else:
-            departed = self.membership.departed
-            write_stealing(self.core, scheduler, self.texts.key, departed)
         write_placing(self.core, scheduler, self.texts.key)
         self.room.release()
         if scheduler.validate:
             scheduler.validate_state()
-        del self.core, self.specs, self.texts, self.raised, self.annotations
+        self._drop_core()
         self._pause_after(self._change_s + monotonic() - began_s)
         self._come_back_later()
 
@@ -337,7 +382,9 @@ class LiveCore:
         with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             pause_s = max(COME_BACK_S, self._pause_until_s - monotonic())
-            loop.call_later(pause_s, self._come_back)
+            if self._comes_back is not None:
+                self._comes_back.cancel()
+            self._comes_back = loop.call_later(pause_s, self._come_back)
 
     def _come_back(self) -> None:
         scheduler = self.scheduler
@@ -544,21 +591,7 @@ class LiveCore:
 
     def send_messages(self, messages: list[tuple[str, str | None, dict[str, Any]]]) -> None:
         """Send messages of the core as Dask sends them."""
-        scheduler = self.scheduler
-        to_workers: dict[str, list[dict[str, Any]]] = {}
-        to_clients: dict[str, list[dict[str, Any]]] = {}
-        for kind, whom, message in messages:
-            self._translate(message)
-            if kind == "worker":
-                assert whom is not None
-                _add(to_workers.setdefault(whom, []), message)
-            elif whom is not None:
-                to_clients.setdefault(whom, []).append(message)
-            else:
-                for client in scheduler.client_comms:
-                    to_clients.setdefault(client, []).append(message)
-        if to_workers or to_clients:
-            scheduler.send_all(to_clients, to_workers)
+        send_messages(self, messages)
 
     def forget_gone(self) -> None:
         """Let go of what the core has forgotten."""
@@ -568,6 +601,7 @@ class LiveCore:
             if metadata:
                 metadata.pop(self.texts.key(text), None)
             self.tasks.forget(text)
+            self.tasks.metadata.pop(text, None)
             if text.startswith(SHUFFLE_PREFIX):
                 self._tell_shuffles(text)
             # The engine may have forgotten it before there was another.
@@ -595,51 +629,3 @@ class LiveCore:
         if isinstance(plugin, ShuffleSchedulerPlugin):
             stimulus_id = f"shuffle-forgotten-{time()}"
             plugin.transition(text, "released", "forgotten", stimulus_id=stimulus_id)
-
-    def _translate(self, message: dict[str, Any]) -> None:
-        """Bring a message of the core to the form that Dask sends."""
-        texts = self.texts
-        if message["op"] == "compute-task":
-            found = self.specs.get(message["key"])
-            if found is None:
-                found = submitted_task(texts.key(message["key"]), message["run_spec"])
-            spec, span_id = found
-            message["run_spec"] = ToPickle(spec)
-            message["stimulus_id"] = f"compute-task-{time()}"
-            annotations = message["annotations"]
-            message["annotations"] = {} if annotations is None else self.annotations[annotations]
-            message["span_id"] = span_id
-            message["resource_restrictions"] = message["resource_restrictions"] or {}
-        elif message["op"] == "task-erred":
-            exception, traceback = message["exception"], message["traceback"]
-            if isinstance(exception, tuple):
-                text = message["key"]
-                # It is of the task that failed, for those that wait for that, too.
-                if self.core.has_task(text):
-                    text = self.core.task_value(text, "exception_blame") or text
-                key = texts.translated(text)
-                departed = self.membership.departed
-                exception = found_failure(
-                    *exception, key=key, scheduler=self.scheduler, departed=departed
-                )
-            elif exception is not None:
-                exception = self.raised.get(exception)
-            message["exception"] = exception
-            message["traceback"] = None if traceback is None else self.raised.get(traceback)
-        if not texts.are_keys:
-            for name in ("key", "keys", "who_has", "nbytes"):
-                if name in message:
-                    message[name] = texts.translated(message[name])
-
-
-def _add(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add a message for a worker; keys that one stimulus frees, to those it freed before."""
-    last = messages[-1] if messages else message
-    if (
-        last["op"] == message["op"] == "free-keys"
-        and last is not message
-        and last["stimulus_id"] == message["stimulus_id"]
-    ):
-        last["keys"] = [*last["keys"], *message["keys"]]
-    else:
-        messages.append(message)

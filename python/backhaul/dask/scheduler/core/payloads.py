@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.compat.names import Transition
-from backhaul.dask.scheduler.core.engine_streams import submitted_task
+from backhaul.dask.scheduler.core.task_payloads import submitted_task
 from backhaul.dask.serialize.codec import codec
 from backhaul.errors import EscapeError
 
@@ -38,7 +38,10 @@ class TakenPayloads:
             payload = bytes(codec.pack(annotations))
         except Exception as error:  # Whatever msgpack has against it
             raise EscapeError(f"annotations {annotations!r}") from error
-        self._live.annotations[payload] = annotations
+        known = self._live.annotations.setdefault(payload, annotations)
+        if repr(known) != repr(annotations):
+            # A tuple and a list have the same bytes.
+            raise EscapeError(f"annotations {known!r} and {annotations!r} of two tasks")
         return payload
 
     def failure(self, raised: Any) -> bytes:

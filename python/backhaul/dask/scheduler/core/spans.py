@@ -66,9 +66,13 @@ class Spans:
         for name, (prefix, _) in groups.items():
             group = self._groups.get(name)
             if group is None:
-                group = self._guards.views.group(name, prefix)
+                views = self._guards.views
+                is_new = name not in views.groups
+                group = views.group(name, prefix)
                 self._groups[name] = group, computation
-                computation.groups.add(group)
+                # As Dask does: a group of before is part of the computation that it came with.
+                if is_new:
+                    computation.groups.add(group)
             else:
                 group = group[0]
             found[name] = group

@@ -92,6 +92,8 @@ class TaskViews:
         self._views = views
         self._class = task_class
         self._payloads = LivePayloads(live)
+        #: Metadata of tasks, which the core does not have, by text of their keys
+        self.metadata: dict[str, Any] = {}
         #: Those that somebody keeps, by text of their keys
         self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
@@ -100,6 +102,7 @@ class TaskViews:
         task: Any = self.known.get(text)
         if task is None:
             task = _made(self._live.texts.key(text), "released")
+            task.metadata = self.metadata.get(text)
             task.__class__ = self._class
             self.known[text] = task
         return task
@@ -107,9 +110,25 @@ class TaskViews:
     def take(self, text: str, task: Any) -> None:
         """Turn a task of Dask's, which the core has taken over, into a view of the core's."""
         # Its collections go, too: tasks that refer to each other would stay until a collection.
+        metadata = task.metadata
         _make(task, task.key, "released")
+        if metadata is not None:
+            self.metadata[text] = task.metadata = metadata
         task.__class__ = self._class
         self.known[text] = task
+
+    def collect_metadata(self) -> None:
+        """Note the metadata that programs have given to tasks meanwhile."""
+        for text, task in self.known.items():
+            if task.metadata is not None:
+                self.metadata[text] = task.metadata
+
+    def write_metadata(self, tasks: Mapping[Any, Any]) -> None:
+        """Give Dask's tasks, by their keys, the metadata that they had."""
+        for text, metadata in self.metadata.items():
+            task = tasks.get(self._live.texts.key(text))
+            if task is not None:
+                task.metadata = metadata
 
     def listed(self, texts: Iterable[str]) -> list[Any]:
         """Find or make tasks."""

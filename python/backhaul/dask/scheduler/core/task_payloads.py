@@ -1,0 +1,68 @@
+"""Tasks as bytes, as the engine sends them to workers, and back."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgpack
+
+from backhaul.dask.compat.names import ToPickle
+from backhaul.dask.serialize.codec import codec, encode
+from backhaul.dask.serialize.pickled_task import keep
+
+__all__ = ["spec_payload", "submitted_task"]
+
+#: A larger task is written when it is sent, not kept as bytes
+_SPEC_BYTES_MAX = 1 << 20
+
+
+def spec_payload(task: Any, span_id: str | None) -> bytes:
+    """Write a task, and the id of its span, as the engine sends them.
+
+    Parameters
+    ----------
+    task : Task
+        What is to run.
+    span_id : str or None
+        The span of its group.
+
+    Returns
+    -------
+    bytes
+        Nothing if it is for Dask to write: it is large, or cannot be pickled.
+    """
+    try:
+        message = encode(ToPickle(task))
+    except Exception:  # The same will be said of it when it is sent.
+        return b""
+    if message is None or message.message_bytes > _SPEC_BYTES_MAX:
+        return b""
+    return codec.pack([span_id, None, *message.frames[1:]])
+
+
+def submitted_task(
+    key: Any, payload: bytes, *, is_producer: bool = False
+) -> tuple[Any, str | None]:
+    """Give a task that was submitted past Python, and the id of its span.
+
+    Parameters
+    ----------
+    key : key
+        Of the task.
+    payload : bytes
+        What the core has of it.
+    is_producer : bool
+        Whether the core knows that it produces data.
+
+    Returns
+    -------
+    tuple of GraphNode and (str or None)
+        The task; a call, nobody has looked into.
+    """
+    span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
+    pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
+    # Of what is no call that is all that is known.
+    if dependencies is None:
+        return pickle.loads(pickled), span_id
+    return keep(key, pickled, dependencies, is_producer=is_producer), span_id

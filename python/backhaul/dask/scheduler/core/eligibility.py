@@ -47,7 +47,7 @@ def refusal(scheduler: Any) -> str | None:
     if scheduler.status in _ENDED:
         return "the scheduler closes"
     if scheduler.unrunnable and any(map(_is_joining, scheduler.stream_comms.values())):
-        # The core sends it what waits for a worker once it joins, which it has to be told of.
+        # The core has to hear of the worker when it joins, to send it the waiting tasks.
         return "a worker joins, and tasks wait for one"
     if scheduler.transition_counter_max:
         return "transitions are counted"

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 import pytest
-from distributed import Event, Scheduler, wait
+from distributed import Client, Event, Scheduler, SchedulerPlugin, Worker, wait
 from distributed.scheduler import TaskState
 from distributed.utils_test import gen_test, inc, slowinc
 
@@ -322,6 +322,33 @@ async def test_keys_that_are_no_texts_and_actors_are_taken_over() -> None:
         assert core.is_active, core.escapes
         core.escape("the end")
         s.validate_state()
+
+
+class SubmitsWhileOneJoins(SchedulerPlugin):
+    """Has a client submit a task before the stream of a worker that joins has begun."""
+
+    name = "submits"
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.found: list[int] = []
+
+    async def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        self.found.append(await self.client.submit(inc, 1, pure=False))
+
+
+@gen_test()
+async def test_tasks_that_wait_for_a_worker_are_sent_to_one_that_joins_meanwhile() -> None:
+    async with cluster(workers=1) as (c, s, core, _):
+        waits = c.submit(inc, 5, workers=["later"], pure=False)
+        while waits.key not in s.tasks or s.tasks[waits.key].state != "no-worker":
+            await asyncio.sleep(0.01)
+        plugin = SubmitsWhileOneJoins(c)
+        s.add_plugin(plugin)
+        core.escape("a look")
+        async with Worker(s.address, nthreads=1, name="later"):
+            assert await waits == 6
+            assert plugin.found == [2]
 
 
 class Counter:

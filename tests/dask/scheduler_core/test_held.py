@@ -170,8 +170,13 @@ async def test_tasks_that_asked_for_threads_are_taken_over_once_they_rest() -> N
         waits = c.submit(waits_for_half, 1, name="go", pure=False)
         assert await c.gather(halves) == list(range(8))
         assert core.is_active, core.escapes
+        while waits.key not in s.tasks or s.tasks[waits.key].processing_on is None:
+            await asyncio.sleep(0.01)
         core.escape("a look")
-        assert await c.submit(inc, 1, pure=False) == 2
+        busy: Any = s.tasks[waits.key].processing_on
+        (free,) = {worker.address for worker in workers} - {busy.address}
+        # Nothing is stolen here, and the other worker has half a thread left.
+        assert await c.submit(inc, 1, pure=False, workers=[free]) == 2
         # One of them is on its way, and what it holds is not taken over.
         assert not core.is_active
         await Event("go", client=c).set()

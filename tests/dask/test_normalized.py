@@ -161,7 +161,7 @@ def parts_of(file: str) -> dict[int, ast.AST]:
 
 
 def test_every_source_of_dask_has_the_digest_of_its_part_of_the_whole_file() -> None:
-    """What is parsed alone, or written in another form, has the digest of the tree of the file."""
+    """A block that is parsed alone has the digest of its part of the tree of the file."""
     for name in DIGESTS:
         source = inspect.unwrap(source_of(name))
         file = inspect.getsourcefile(source)

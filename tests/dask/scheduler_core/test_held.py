@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import Any
 
@@ -17,6 +16,7 @@ from backhaul.dask.scheduler.core import live_core
 from backhaul.dask.scheduler.core.handlers import Handlers
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.spans import Spans
+from tests.dask.conftest import Eventually
 
 from .test_live import add, cluster
 
@@ -95,19 +95,17 @@ async def test_results_that_were_taken_over_are_computed_again_when_they_are_los
 
 
 @gen_test()
-async def test_tasks_on_their_way_are_taken_over() -> None:
+async def test_tasks_on_their_way_are_taken_over(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, _):
         running = c.map(held_back, range(2), name="go", pure=False)
         queued = c.map(slowinc, range(40), delay=0.001, pure=False)
         waiting = c.submit(add, *running, *queued)
-        while len(s.workers[next(iter(s.workers))].processing) < 1:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: s.workers[next(iter(s.workers))].processing)
         core.escape("a look")
         states = {ts.state for ts in s.tasks.values()}
         assert {"processing", "queued", "waiting"} <= states
         other = c.submit(inc, 1, pure=False, priority=100)
-        while other.key not in s.tasks:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: other.key in s.tasks)
         assert core.is_active, core.escapes
         await Event("go", client=c).set()
         assert await waiting == 1 + sum(range(1, 41))
@@ -117,7 +115,7 @@ async def test_tasks_on_their_way_are_taken_over() -> None:
 
 
 @gen_test()
-async def test_a_shuffle_leaves_the_core_only_while_it_lasts() -> None:
+async def test_a_shuffle_leaves_the_core_only_while_it_lasts(eventually: Eventually) -> None:
     dd = pytest.importorskip("dask.dataframe")
     pd = pytest.importorskip("pandas")
     async with cluster() as (c, s, core, _):
@@ -133,11 +131,9 @@ async def test_a_shuffle_leaves_the_core_only_while_it_lasts() -> None:
         assert not plugin.active_shuffles
         assert plugin._shuffles
         del shuffled
-        while s.tasks:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not s.tasks)
         # The core tells the plugin of the barrier that is forgotten.
-        while plugin._shuffles:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not plugin._shuffles)
         assert core.is_active, core.escapes
 
 
@@ -164,14 +160,15 @@ def _asked(s: Any, key: Any) -> dict[str, Any]:
 
 
 @gen_test()
-async def test_tasks_that_asked_for_threads_are_taken_over_once_they_rest() -> None:
+async def test_tasks_that_asked_for_threads_are_taken_over_once_they_rest(
+    eventually: Eventually,
+) -> None:
     async with cluster(workers=2) as (c, s, core, workers):
         halves = c.map(takes_half, range(8), pure=False)
         waits = c.submit(waits_for_half, 1, name="go", pure=False)
         assert await c.gather(halves) == list(range(8))
         assert core.is_active, core.escapes
-        while waits.key not in s.tasks or s.tasks[waits.key].processing_on is None:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: waits.key in s.tasks and s.tasks[waits.key].processing_on)
         core.escape("a look")
         busy: Any = s.tasks[waits.key].processing_on
         (free,) = {worker.address for worker in workers} - {busy.address}
@@ -220,16 +217,14 @@ async def test_a_pause_bounds_what_changes_cost(monkeypatch: pytest.MonkeyPatch)
 
 @gen_test()
 async def test_the_core_comes_back_to_tasks_on_their_way_without_a_graph(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(live_core, "COME_BACK_S", 0.01)
     async with cluster() as (c, s, core, _):
         running = c.map(held_back, range(4), name="go", pure=False)
-        while not any(ws.processing for ws in s.workers.values()):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: any(ws.processing for ws in s.workers.values()))
         core.escape("a look")
-        while not core.is_active:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: core.is_active)
         assert core.adoptions == 2
         await Event("go", client=c).set()
         assert await c.gather(running) == list(range(4))
@@ -343,11 +338,12 @@ class SubmitsWhileOneJoins(SchedulerPlugin):
 
 
 @gen_test()
-async def test_tasks_that_wait_for_a_worker_are_sent_to_one_that_joins_meanwhile() -> None:
+async def test_tasks_that_wait_for_a_worker_are_sent_to_one_that_joins_meanwhile(
+    eventually: Eventually,
+) -> None:
     async with cluster(workers=1) as (c, s, core, _):
         waits = c.submit(inc, 5, workers=["later"], pure=False)
-        while waits.key not in s.tasks or s.tasks[waits.key].state != "no-worker":
-            await asyncio.sleep(0.01)
+        await eventually(lambda: waits.key in s.tasks and s.tasks[waits.key].state == "no-worker")
         plugin = SubmitsWhileOneJoins(c)
         s.add_plugin(plugin)
         core.escape("a look")

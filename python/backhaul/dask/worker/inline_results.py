@@ -151,7 +151,7 @@ def asked_bytes(state: WorkerStateMachine, nbytes: int) -> int | None:
 
 
 def install_for_worker(worker: Worker) -> None:
-    """Have a worker listen to whether results are asked for; again costs nothing."""
+    """Make a worker note which results its scheduler asks for; a repeated call costs nothing."""
     if not switched_on("small-results.enabled") or RESULT_REQUESTS.item in worker.stream_handlers:
         return
     if not switched_on("hot-path.execution"):

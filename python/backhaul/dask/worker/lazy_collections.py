@@ -103,7 +103,7 @@ class KeptTasks(dict[Any, Any]):
         Has the state machine go through what it has yet to go through. Whoever makes it of the
         class `TasksBehind` sets it.
     owner : object
-        Who has the tasks while Rust has the state (`backhaul.dask.worker.core`), and sets it.
+        Owner of the tasks while Rust has the state (`backhaul.dask.worker.core`), which sets it.
     """
 
     __slots__ = ("owner", "work_off")

@@ -25,7 +25,7 @@ __all__ = ["direct_start", "start_execution"]
 #: Pools that run a task as Dask's does
 _EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
 
-#: The one whose source was read, whoever replaces it later
+#: Dask's own, whose source was read, even if a program replaces it later
 _EXECUTE = Worker.execute
 
 
@@ -48,7 +48,7 @@ def start_execution(
     span_id : str or None
         Span that the metrics belong to.
     stimulus_id : str
-        What caused it.
+        The cause.
     executor_name : str
         Which of the worker's pools runs it.
 

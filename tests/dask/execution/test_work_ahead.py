@@ -643,11 +643,18 @@ def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
-        await eventually(lambda: not worker.state.tasks)
         work_queue: Any = worker.executors["default"]._work_queue  # type: ignore[attr-defined]
         ahead, line = work_queue.ahead, work_queue.line
+        await eventually(lambda: not worker.state.tasks and line._free_threads == 1)
         roused: list[bool] = []
-        monkeypatch.setattr(ahead._arrivals, "rouse", lambda or_next: roused.append(or_next))
+        event_loop_thread = threading.get_ident()
+
+        def rouse(or_next: bool) -> None:
+            # The thread that had the last task may still be on its way back.
+            if threading.get_ident() == event_loop_thread:
+                roused.append(or_next)
+
+        monkeypatch.setattr(ahead._arrivals, "rouse", rouse)
         with line.lock:
             free_threads, line._free_threads = line._free_threads, 0
             line._is_called = True

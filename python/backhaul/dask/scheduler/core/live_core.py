@@ -225,9 +225,9 @@ class LiveCore:
                 )
                 begin_stealing(self.core, scheduler, self.texts.text)
         except EscapeError as error:
-            logger.debug("The scheduler's state stays Dask's: %s", error)
+            logger.debug("The scheduler's state stays with Dask: %s", error)
         except Exception:  # A state that a program has made of it
-            logger.warning("The scheduler's state stays Dask's", exc_info=True)
+            logger.warning("The core could not take over the scheduler's state", exc_info=True)
         else:
             return self._go_on_from(began_s)
         self._drop_core()

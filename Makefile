@@ -241,13 +241,14 @@ test-all: test test-releases ## `make test`, then the pairs that it leaves out: 
 	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))
 
 .PHONY: check
-check: build $(VENV)/.dev ## Formatting, lints, types, documentation and its site; changes nothing
+check: build $(VENV)/.dev ## Formatting, lints, types, plain words, documentation and its site; changes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p backhaul-testkit --test ucx --test tls -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python -m tests.documents.plain_words
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest backhaul._native --mypy-config-file pyproject.toml
 	$(MAKE) --no-print-directory site

@@ -25,9 +25,9 @@ __all__ = [
     "room_tasks",
 ]
 
-#: What a Dask worker spends on one task besides running it, in seconds: receiving, starting,
-#: reporting. Its event loop does this for one task at a time, whatever the number of threads.
-#: Of the size that ``backhaul bench tasks`` finds for a worker's CPU: see ``docs/benchmarks.md``.
+#: Time of a Dask worker for one task besides running it, in seconds: receiving, starting,
+#: reporting. The worker's event loop does this for one task at a time, with any number of threads.
+#: ``backhaul bench tasks`` measures this order of size: see ``docs/benchmarks/dask.md``.
 TURNAROUND_S = 0.3e-3
 
 #: An expectation that has grown by this much since it was last acted on is a wrong guess.

@@ -55,7 +55,7 @@ class Browser:
         ]
         self._size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._calls = 0
-        #: What went wrong in the page, in its own words.
+        #: Errors of the page, in its own words.
         self.complaints: list[str] = []
 
     async def __aenter__(self) -> Browser:

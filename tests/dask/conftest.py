@@ -174,7 +174,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it wrote so far."""
+        """Return the output so far."""
         return "".join(self.lines)
 
     def _read(self) -> None:
@@ -183,7 +183,7 @@ class Program:
             with self._changed:
                 self.lines.append(line)
                 self._changed.notify_all()
-        # Who waits for a line looks whether it has ended: so that it has, when they do.
+        # A waiting thread reads the exit status next, so the process has to have ended.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1)
         with self._changed:
@@ -207,10 +207,10 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(autouse=True)
 def no_server_is_kept() -> Iterator[None]:
-    """Let go of the schedulers and workers of a test that is over.
+    """Release the schedulers and workers of a test that is over.
 
     Dask remembers for ever which of their handlers take a comm, and what pages of the dashboard
-    have. What is there when the next module begins is kept out of garbage collection for good.
+    have. Objects that are there when the next module begins are kept out of garbage collection.
     """
     yield
     core._expects_comm.cache_clear()

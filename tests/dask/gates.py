@@ -1,4 +1,4 @@
-"""What tasks of a test wait for."""
+"""Gates that tasks of a test wait for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gates:
             self._events.clear()
 
     def open_all(self) -> None:
-        """Let go whoever waits for any of them."""
+        """Release the tasks that wait for any of them."""
         with self._lock:
             for event in self._events.values():
                 event.set()

@@ -47,7 +47,7 @@ class Hosts:
             ip("-n", space, "link", "set", "eth0", "up")
 
     def slow_down(self, host: str, bytes_per_s: float) -> None:
-        """Have a host send no faster than this, until it is said anew."""
+        """Limit how fast a host sends, until the next call."""
         slow = f"rate {bytes_per_s * 8:.0f}bit burst 64kb latency 400ms"
         tc("-n", self.namespace(host), *f"qdisc replace dev eth0 root tbf {slow}".split())
 

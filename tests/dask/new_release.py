@@ -37,7 +37,7 @@ from backhaul.dask.compat.process_patches import PATCHES
 
 __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
 
-#: What a release brings
+#: Packages of a release
 PACKAGES = ("dask", "distributed")
 
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -58,7 +58,7 @@ class Source:
     name: str
     #: As lists of patches name it
     names: tuple[str, ...]
-    #: What is replaced and rests on it, for people
+    #: Patches that replace and rely on it, for people
     used_by: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Change:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether somebody has read what it is now."""
+        """Return whether its present source has been read."""
         return self.digest in self.source.digests
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ def changes(before: Path, after: Path) -> list[Change]:
     """Compare two releases, each a folder that holds ``dask`` and ``distributed``."""
     found = []
     for source in sources():
-        # What other libraries have is of their own releases.
+        # Sources of other libraries belong to their own releases.
         if source.module.split(".")[0] not in PACKAGES:
             continue
         text_before, digest_before = source.found_in(before)

@@ -1,4 +1,4 @@
-"""What holds of a worker's slots at any time, by counting again from the tasks alone."""
+"""Invariants of a worker's slots, checked by counting again from the tasks alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_slots(state: Any) -> None:
     assert slots._returned <= slots.held.keys() - executing.keys()
     assert all(ts.key in slots.held or slots.needs_of(ts) is None for ts in executing.values())
 
-    # Never two holders of one unit, and what is free is what nobody holds.
+    # Never two holders of one unit, and all units without a holder are free.
     units: dict[tuple[str, int], float] = defaultdict(float)
     sums: dict[str, float] = defaultdict(float)
     for lease in slots.held.values():
@@ -52,7 +52,7 @@ def check_slots(state: Any) -> None:
     assert free > -_ROUNDING
     assert abs(slots._threads - threads) < _ROUNDING
 
-    # Who waits, as Dask has it, and the first of each kind
+    # Waiting tasks, as Dask has them, and the first of each kind
     waiting: dict[Needs | None, list[Any]] = defaultdict(list)
     for ts in {*state.ready, *state.constrained}:
         waiting[slots.needs_of(ts)].append(ts)

@@ -1,4 +1,4 @@
-"""What a scheduler knows of tasks, in a form that equals itself on another cluster."""
+"""State of tasks on a scheduler, in a form that equals itself on another cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Forgetful", "Updates", "said_of_all", "state_of"]
 
 
 class Updates(SchedulerPlugin):
-    """Notes what plugins hear of graphs."""
+    """Records the graphs that plugins get."""
 
     name = "updates"
 
@@ -35,7 +35,7 @@ class Updates(SchedulerPlugin):
         self.seen.append(options)
 
 
-#: What differs from run to run: times, numbers that go on from test to test, addresses of objects
+#: Attributes that differ from run to run: times, counters of the process, addresses of objects
 _PASSING = {"run_id", "__weakref__", "_hash", "last_worker_death", "metadata", "last_duration"}
 
 
@@ -72,7 +72,7 @@ def state_of(scheduler: Scheduler, key: Any, workers: dict[str, int]) -> dict[st
     found["priority"] = [found["priority"][0], found["priority"][2]]
     # Whether there was anything to wait for, likewise.
     found["waiting_on"] = found["waiting_on"] or []
-    # Who ran it is chance, where nothing restricts it.
+    # The worker that ran it is chance, unless it is restricted.
     if not ts.worker_restrictions:
         for slot in ("who_has", "erred_on"):
             found[slot] = bool(getattr(ts, slot))

@@ -1,4 +1,4 @@
-"""What arrives, as the event loop and threads see it: everything, once, in order."""
+"""Messages that arrive, as the event loop and threads see them: everything, once, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def look(arrivals: Arrivals, until: threading.Event, seed: int) -> list[Any]:
         with arrivals.lock:
             arrivals.receive()
             known = max(0, len(seen) - arrivals.taken)
-            # What the event loop took without us
+            # Messages that the event loop took alone
             seen += [None] * (arrivals.taken - len(seen))
             seen += arrivals.unhandled[known:]
             may_look = arrivals.may_look()

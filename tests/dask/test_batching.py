@@ -158,7 +158,7 @@ async def test_patience_lets_messages_gather_once(comm_pair: CommPair) -> None:
 
 
 class Held:
-    """A comm around another one that writes when it is told to."""
+    """A comm around another one that writes on demand."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -338,7 +338,7 @@ async def test_a_handler_that_closes_its_stream_hears_no_more(comm_pair: CommPai
     assert heard == [1]
 
 
-# What rides with the next message
+# Messages that ride with the next message
 
 
 RELEASES: list[dict[str, Any]] = [
@@ -350,7 +350,7 @@ RELEASES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def long_ride(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever rides waits for longer than any test."""
+    """Messages that ride wait for longer than any test."""
     monkeypatch.setattr(batched_stream, "_RIDE_S", 3600.0)
 
 

@@ -69,7 +69,7 @@ def until(condition: Any) -> None:
 
 
 def waits_for(future: Future[Any]) -> bool:
-    """Tell whether somebody waits for a future."""
+    """Return whether a thread or coroutine waits for a future."""
     event: Any = future._state and future._state._event
     return event is not None and bool(event._waiters)
 
@@ -135,7 +135,7 @@ def test_a_client_that_closes_leaves_no_descriptors(tmp_path: Any) -> None:
     assert done.stdout == "5 True\n", done.stderr[-5000:]
 
 
-# What a thread does by itself
+# Work of a thread without the event loop
 
 
 def test_a_thread_sends_what_it_submits_and_reads_the_answer(
@@ -175,7 +175,7 @@ def test_threads_find_what_another_one_reads(client: Client) -> None:
         waiting = [pool.submit(future.result) for future in futures]
         gathering = [pool.submit(client.gather, list(futures)) for _ in range(THREADS)]
         until(lambda: all(map(waits_for, futures)))
-        # Whoever leads is done first, or last.
+        # The thread that reads is done first, or last.
         for event in events:
             event.set()
         assert [each.result(60) for each in waiting] == list(range(THREADS))
@@ -233,7 +233,7 @@ def test_gather_gives_what_dask_gives(client: Client) -> None:
         client.gather([*futures, failing])
 
 
-# What ends a wait
+# Ends of a wait
 
 
 @pytest.mark.parametrize("end", ["cancel", "restart", "close", "cut off"])

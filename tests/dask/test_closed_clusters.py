@@ -1,4 +1,4 @@
-"""What is kept of a cluster that is closed: nothing."""
+"""Nothing is kept of a cluster that is closed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
 
 OVER_BACKHAUL: dict[str, Any] = {
-    # It drops a copy that nobody needs, every other second.
+    # It drops a copy that is not needed, every other second.
     "config": {"distributed.scheduler.active-memory-manager.start": False},
     "scheduler_kwargs": {"protocol": "backhaul"},
     "worker_kwargs": {"protocol": "backhaul"},

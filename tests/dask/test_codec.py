@@ -50,7 +50,7 @@ def both_ways(message: Any, **options: Any) -> Any:
     ours = codec.dumps(message, **options)
     theirs = core.dumps(message, **options)
     assert plain(ours) == plain(theirs)
-    # What arrives is writable, and no `bytes`.
+    # Received frames are writable, and no `bytes`.
     received = [memoryview(bytearray(frame)) for frame in plain(ours)]
     expected = core.loads(list(received))
     for frames in (received, theirs):
@@ -180,7 +180,7 @@ def test_size_and_the_limit_for_inline_serialization() -> None:
     full = codec.encode(message)
     assert full is not None
     assert full.message_bytes > array.nbytes
-    # What is serialized already costs nothing.
+    # Objects that are serialized already cost nothing.
     passed = codec.loads(plain(full.frames), deserialize=False)
     assert codec.encode(passed, inline_bytes_max=10_000) is not None
 

@@ -14,7 +14,7 @@ from distributed.protocol.serialize import Serialize, Serialized, dask_serialize
 from backhaul.dask.serialize import codec
 
 SCALARS = [0, -1, 2**100, 2**10_000, 1.5, float("inf"), True, None, "", "text", "ä€\0"]
-#: What is not quite a scalar, or not one for which the header is known
+#: Objects that are no scalars, or scalars without a known header
 OTHERS = [b"", b"x", 1j, ..., "x" * 1000, "x" * 100_000, "x__main__", (1,), [2], {"a": 3}, int]
 
 

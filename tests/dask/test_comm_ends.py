@@ -1,4 +1,4 @@
-"""The end of a comm, whoever brings it about: closed, killed, cancelled, damaged, dropped."""
+"""The end of a comm, by either side: closed, killed, cancelled, damaged, dropped."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_what_is_not_simple_is_pickled_or_not_written() -> None:
     for odd in (
         {"a": 5},
         {"a": TaskRef("b")},
-        # What somebody made of a task means something to them
+        # A class that a program derived from a task has a meaning for the program
         {"a": type("Mine", (Task,), {"__slots__": ()})("a", inc, 1)},
     ):
         assert codec.encode_graph(odd, {"a": 0}, ["a"], pickle.dumps) is None
@@ -310,14 +310,14 @@ async def test_a_recipe_is_sent_as_it_is(
 
 
 class Counted:
-    """What an actor may be made of."""
+    """Class of an actor."""
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)
 async def test_actors_may_be_named_by_collections(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
-    """A collection cannot be asked whether it is true, so nobody may do so."""
+    """A collection has no truth value, so no code may ask for it."""
     made = dask.delayed(Counted)()
     assert await client.compute(dask.delayed(type)(made), actors=made) is Actor
     made = dask.delayed(Counted)()

@@ -260,7 +260,7 @@ async def test_a_function_that_the_workers_lack_fails_alone(
         future = client.submit(inc, 1, key="unknown")
     with pytest.raises(RuntimeError, match="Error during deserialization of the task graph"):
         await future
-    # Somebody may look at it, too.
+    # A program may read it, too.
     looked_at: Any = scheduler.tasks["unknown"].run_spec
     assert isinstance(looked_at.func, Unloadable)
     # In the same message as others, it takes none of them along.
@@ -317,7 +317,7 @@ async def test_a_flood_is_worked_off_in_order_and_leaves_the_event_loop_its_turn
     assert keys == [*(future.key for future in futures), "dropped", total.key]
     # Between two looks lie parts of two turns.
     assert max(in_turn) <= 2 * GRAPHS_IN_TURN_MAX
-    # Let go of after it was made, not before.
+    # Released after it was made, not before.
     assert "dropped" not in scheduler.tasks
 
 
@@ -462,13 +462,13 @@ async def test_what_a_function_asks_for_is_heard(
     plain_task = client.submit(inc, 1, key="plain")
     await wait([nested, plain_task])
     assert scheduler.tasks["nested"].resource_restrictions == {"A": 1}
-    # Nobody looked into it.
+    # No code read it.
     assert type(scheduler.tasks["plain"].run_spec) is KeptSpec
     assert keys == ["plain"]
 
 
 class OwnGraphs(Scheduler):
-    """A scheduler that hears of graphs by a method of its own."""
+    """A scheduler with its own method for graphs."""
 
     heard: list[Any]
 

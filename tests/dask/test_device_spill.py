@@ -222,6 +222,6 @@ async def test_a_worker_keeps_its_gpu_below_the_limit(device: Any) -> None:
 
         [answer] = (await client.run(found)).values()
         assert answer == ("DeviceSpill", 16_000, 20_000, 6, 9)
-        # What moved to the host is sent to a client from the GPU, as what did not.
+        # Results that moved to the host are sent to a client from the GPU, as all others.
         gathered: Any = await client.gather(made)
         assert [array_of(value)[0] for value in gathered] == list(range(8))

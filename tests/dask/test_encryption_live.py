@@ -1,4 +1,4 @@
-"""Encryption by the options of Dask's command line and of ours, with real processes."""
+"""Encryption by the options of Dask's command line and of Backhaul's, with real processes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_programs_with_certificates_encrypt_all_that_they_say(
         found = lanes(client)
         assert isinstance(found, dict)
         assert set(found.values()) == {"tls"}
-    # One without is told why, and the cluster goes on.
+    # A worker without encryption gets the reason, and the cluster goes on.
     stranger = start("-m", "dask", "worker", address, *WORKER, "--no-nanny", env=ENVIRONMENT)
     stranger.wait_for(r"(the peer speaks TLS)")
     with Client(address, security=security(certificates)) as client:

@@ -48,7 +48,7 @@ def test_everybody_ends_when_the_scheduler_is_killed(lane: str, start: Start) ->
         running = client.submit(time.sleep, 3, pure=False)
         waiting = client.submit(slept, running)
         scheduler.process.send_signal(signal.SIGKILL)
-        # Neither is there for ever: they are told that they will not come.
+        # Neither waits for ever: both raise.
         with pytest.raises(FutureCancelledError):
             waiting.result(timeout=300)
         assert {running.status, waiting.status} == {"cancelled"}

@@ -1,4 +1,4 @@
-"""What a request for data takes: what workers say of it, and what placement makes of that."""
+"""Times of requests for data: reports of workers, and their use by placement."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_workers_tell_what_their_requests_took_and_placement_counts_it() -> None
 
                 await receiver.heartbeat()
                 assert found.fetch_times.request_s == sorted(took)[1]
-                # What only the receiver has is that much further from the other worker.
+                # A result that only the receiver has is that much further from the other worker.
                 [own] = await client.scatter([[7]], workers=[receiver.address])
                 waiting = client.submit(len, own, workers=["nobody"], pure=False)
                 while waiting.key not in scheduler.tasks:

@@ -1,4 +1,4 @@
-"""What a process imports, and that importing changes nothing of Dask's."""
+"""Modules that a process imports, and that importing changes nothing of Dask."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Cluster:
         self.workers.update(workers)
 
     def kill_worker(self, name: str) -> None:
-        """End a worker with SIGKILL: it says goodbye to nobody."""
+        """End a worker with SIGKILL: it closes no connection."""
         worker = self.workers.pop(name)
         worker.kill()
         assert worker.process.returncode == -signal.SIGKILL
@@ -115,7 +115,7 @@ def test_a_job_gets_the_right_answer_though_a_worker_is_killed_midway(
 
 
 def hold(part: Any) -> Any:
-    """Give a part back; the first call of a job says where it is and waits to be let go."""
+    """Give a part back; the first call of a job reports its worker and waits for the test."""
     held = Event("held")
     if not held.is_set():
         Variable("holder").set(get_worker().name)

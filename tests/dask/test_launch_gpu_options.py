@@ -1,4 +1,4 @@
-"""Options of dask-cuda: what is refused before anything starts, and what workers are told."""
+"""Options of dask-cuda: refusals before anything starts, and options that workers get."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_pool_of_the_configuration_is_for_workers_with_gpus() -> None:
         ({"enable_infiniband": True}, {"infiniband": True}),
         ({"enable_infiniband": True, "enable_rdmacm": True}, {"infiniband": True, "rdmacm": True}),
         ({"enable_tcp_over_ucx": True, "enable_nvlink": True}, {"tcp": True, "nvlink": True}),
-        # Who rules InfiniBand out, and asks for nothing, has TCP.
+        # A user who excludes InfiniBand, and asks for nothing, has TCP.
         ({"enable_infiniband": False}, {"infiniband": False, "tcp": True}),
         ({"enable_nvlink": False}, {"nvlink": False}),
     ],
@@ -199,7 +199,7 @@ def test_rmm_is_told_what_was_asked_for(options: PoolOptions, arguments: dict[st
     assert options.arguments(GIB, "log") == arguments
 
 
-#: Takes the place of RMM, which needs a GPU: writes down what it is told.
+#: Takes the place of RMM, which needs a GPU: records its calls.
 STAND_IN = """
 import json, os, types
 def told(what):

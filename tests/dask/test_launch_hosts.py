@@ -6,7 +6,7 @@
                           ├── bridge ──┤
     client    10.77.0.4 ──┘            └── workers 10.77.0.3, two of them, slow to send
 
-The client has no Backhaul; nobody is told which lane to use.
+The client has no Backhaul; no option says which lane to use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ADDRESSES = {
     "far": "10.77.0.3",
     "client": "10.77.0.4",
 }
-#: What the host `far` can send, in bytes per second
+#: Upload rate of the host `far`, in bytes per second
 SLOW_BYTES_PER_S = 200e6 / 8
 
 COMMAND = ["-m", "dask", "backhaul"]
@@ -139,7 +139,7 @@ def address(hosts: Hosts, start: Start) -> str:
 
 @pytest.fixture(scope="module")
 def found(hosts: Hosts, address: str, start: Start) -> dict[str, Any]:
-    """Move data from every worker to every other; tell lanes, and who received what from whom."""
+    """Move data from each worker to each other; return lanes, and flows by receiver and sender."""
     client = start("-c", CLIENT, address, within=hosts.within("client"))
     assert client.wait() == 0, client.output
     found: dict[str, Any] = json.loads(client.wait_for(r"found: (.*)"))

@@ -67,7 +67,7 @@ needs_memory_policy = pytest.mark.skipif(
 
 
 def use_threads_of_libraries() -> int:
-    """Have OpenBLAS, Arrow and Backhaul start their threads; run in the worker."""
+    """Make OpenBLAS, Arrow and Backhaul start their threads; run in the worker."""
     array = np.ones((600, 600))
     array @ array
     pc.sum(pa.chunked_array([pa.array(range(1000))] * 64))
@@ -91,7 +91,7 @@ async def test_every_thread_of_a_worker_runs_on_its_cpus(
             assert any("backhaul" in name for name in threads), threads
             assert len(threads) > 5
             assert set(threads.values()) == {str(cpu)}, threads
-    # Nothing of ours was moved, nor what multiprocessing started along the way.
+    # No thread of the test was moved, nor processes that multiprocessing started along the way.
     assert set(cpus_of_threads(os.getpid()).values()) == {cpu_list(CPUS)}
     assert os.sched_getaffinity(0) == set(CPUS)
 

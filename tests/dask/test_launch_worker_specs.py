@@ -1,4 +1,4 @@
-"""From plans to what Dask is told to start: no process, and any machine."""
+"""From plans to the specifications of Dask's workers: no process, and any machine."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_placement_is_told_what_was_measured_and_only_that() -> None:
     assert all(bytes_per_s == pytest.approx(2e8) for _, _, bytes_per_s, _ in flows)
     clock[0] += 1.5
     assert not learned.refresh(hosts, workers)
-    # What is lent does not move, and has no bandwidth that could be told.
+    # Lent bytes do not move, and have no bandwidth.
     account.handle_report("w1", "h0", report("p1", ("p0", "shm", estimate(math.inf))))
     clock[0] += 1.5
     assert learned.refresh(hosts, workers)
@@ -175,7 +175,7 @@ def test_a_worker_that_reports_nonsense_is_ignored_with_one_line(
     (line,) = caplog.messages
     assert line.startswith("Left out what worker w2 says of its links: ")
     assert named in line
-    # What it said before stays, and the others are heard.
+    # Its earlier report stays, and reports of others are used.
     assert origin(account, "w0", "w2") == ("process pair", pytest.approx(2e8))
     account.handle_report("w1", "h0", report("p1", ("p3", "tcp", estimate(3e8))))
     assert origin(account, "w3", "w1") == ("process pair", pytest.approx(3e8))
@@ -215,7 +215,7 @@ def client() -> Iterator[Client]:
 
 
 def move(client: Client, sender: str, receiver: str, messages: int, nbytes: int) -> None:
-    """Have a worker make arrays, and another one fetch them one by one."""
+    """Make arrays on one worker, and fetch them one by one on another."""
     for _ in range(messages):
         made = client.submit(np.ones, nbytes, "u1", workers=[sender], pure=False)
         client.submit(len, made, workers=[receiver], pure=False).result()
@@ -310,7 +310,7 @@ def test_what_is_copied_has_a_bandwidth() -> None:
         row = only(links(client), b, a, size_class="1-16MiB")
         assert (row.lane, row.samples) == ("tcp", 6)
         assert 1e5 < row.bandwidth < 1e12
-        # What the scheduler knows is what the receiver says.
+        # The scheduler has what the receiver reports.
         (said,) = client.run(_of_class, workers=[b])[b]
         assert row.bandwidth == pytest.approx(said)
 

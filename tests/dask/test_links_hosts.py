@@ -117,7 +117,7 @@ def test_links_of_ten_times_different_speed_are_told_and_a_change_is_followed(
     inside = told_at_last(1, lambda found: found > 4 * FAST_BYTES_PER_S)
     assert inside["bandwidth"] > 4 * FAST_BYTES_PER_S, inside
     assert (inside["lane"], inside["origin"]) == ("shm", "process pair")
-    # Another worker of the host has not met it, and is told what its host has seen.
+    # Another worker of the host has not met it, and gets the estimate of its host.
     unmet = told(1, "far", 0)
     assert (unmet["lane"], unmet["origin"]) == (None, "host pair")
     assert unmet["bandwidth"] == pytest.approx(between["bandwidth"], rel=1e-3)

@@ -1,4 +1,4 @@
-"""Listeners and connectors: where they bind, what they advertise, and strangers at the door."""
+"""Listeners and connectors: binding, advertised addresses, and peers that are no Backhaul."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_strangers_do_not_disturb_a_listener(eventually: Eventually) -> No
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(greeting)
             if greeting:
-                # Whatever it says in its own protocol, it ends.
+                # In any case its own protocol ends.
                 await reader.read(-1)
             writer.close()
         # And one that never says anything while others are served.
@@ -214,7 +214,7 @@ async def test_a_peer_that_leaves_in_dasks_handshake_reaches_no_handler(
         comm = await get_backend("backhaul").get_connector().connect(loc)
         await comm.close()
         await converse_with_nobody(listener.contact_address)
-        # Who connects may have its comm before the handler has the other one.
+        # The connecting side may have its comm before the handler has the other one.
         await eventually(lambda: handled)
     assert len(handled) == 1
     handled[0].abort()

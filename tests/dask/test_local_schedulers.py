@@ -87,7 +87,7 @@ def test_threads_are_as_many_as_cpus_and_others_run_beside_them() -> None:
 
     @resources(CPU=0)
     def meets() -> int:
-        # All of them at once, or nobody passes.
+        # All of them together, or none passes.
         return everyone.wait()
 
     graph: dict[Any, Any] = {("meets", n): (meets,) for n in range(20)}

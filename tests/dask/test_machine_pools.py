@@ -103,7 +103,7 @@ def test_the_slots_of_a_worker_lend_what_is_near_to_each_other() -> None:
     needs = Needs({"GPU": 1, "CORE": 2, "CPU": 0}, ["GPU"])
     held = slots.pools.held(slots.pools.take(needs.request, {"GPU": [(6, 1e6)]}) or 0)
     assert held == {"GPU": (6,), "CORE": (20, 21)}
-    # What is near follows what there is.
+    # The near units follow the present units.
     slots._follow({"GPU": 7, "CORE": 80.0})
     lease = slots.pools.take(needs.request, {"GPU": [(4, 1e6)]})
     assert lease is not None

@@ -430,7 +430,7 @@ async def test_a_nanny_is_prepared(client: Client, scheduler: Scheduler, nanny: 
 
 
 class Report(SimpleNamespace):
-    """What one worker says of itself, in bytes."""
+    """Memory of one worker by its own report, in bytes."""
 
     proportional_bytes: int
     managed_bytes: int
@@ -451,7 +451,8 @@ def report(dask_worker: Worker) -> dict[str, Any]:
 
 def trim() -> None:
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        # It leaves what one thread made and another let go of to the first, which may be asleep.
+        # An object that one thread made and another released waits for the first, which may be
+        # asleep.
         gc.collect()
     arena = shared_arena(distributed_settings())
     assert arena is not None
@@ -475,7 +476,7 @@ def client() -> Iterator[Client]:
         ) as workers,
         Client(workers) as client,
     ):
-        # What imports, threads and connections take is not in question.
+        # Memory of imports, threads and connections is not in question.
         addresses = sorted(client.nthreads())
         first = client.scatter(np.ones(MIB), broadcast=True)
         wait([client.submit(np.sum, first, workers=[each], pure=False) for each in addresses])

@@ -1,4 +1,4 @@
-"""What users look at of a cluster: its doctor, versions, transfers, and its notebook view."""
+"""Displays of a cluster for users: its doctor, versions, transfers, and its notebook view."""
 
 from __future__ import annotations
 

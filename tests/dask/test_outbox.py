@@ -1,4 +1,4 @@
-"""What a client sends and drops: in order, nothing lost, in few callbacks."""
+"""Messages and releases of a client: in order, nothing lost, in few callbacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST = "backhaul://127.0.0.1"
 
 
 class Loop:
-    """An event loop that makes its callbacks when it is told to."""
+    """An event loop that runs its callbacks on demand."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
@@ -187,12 +187,12 @@ def test_while_threads_do_without_the_loop_releases_do_not_wake_it(
     assert loop.callbacks == []
     loop.pass_time()
     assert made == [1, 2]
-    # What cannot wait wakes it, and takes along what can.
+    # A message that cannot wait wakes it, and takes along those that can.
     outbox.add_release(made.append, 3)
     outbox.add(made.append, 4)
     loop.turn()
     assert made == [1, 2, 3, 4]
-    # And nobody looks any more once it has not been of use.
+    # The timer ends once it has not been of use.
     while loop.later:
         loop.pass_time()
     outbox.add_release(made.append, 5)

@@ -1,4 +1,4 @@
-"""What takes the place of Dask's functions: when, when not, and how it is taken back."""
+"""Patches of Dask's functions: when they are installed, when not, and how they are removed."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def are_left_alone(left_alone: set[str], caplog: pytest.LogCaptureFixture) -> No
     named = re.match("Backhaul leaves (.*) as it is, (.*), with distributed ", warning)
     assert named is not None, warning
     assert set(named[1].split(", ")) == left_alone
-    # What follows from the first of them
+    # The consequence of the first of them
     first = next(patch for patch in process_patches.PATCHES if str(patch) in left_alone)
     assert named[2] == first.without
     assert f"(made for {activation.SUPPORTED})" in warning

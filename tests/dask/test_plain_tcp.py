@@ -64,7 +64,7 @@ async def test_the_greeting_is_a_short_message_to_dask(caplog: pytest.LogCapture
 
 
 async def hear_greeting() -> bytes:
-    """Return what `backhaul` says first, as somebody who listens hears it."""
+    """Return the greeting of `backhaul`, as a listener receives it."""
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What functions ask for, and how it is found in what a graph has for a task."""
+"""Requests of functions, and how they are found in the tasks of a graph."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def test_tasks_without_cpu_run_beside_full_threads_and_the_reverse(
         gate.set()
         assert await client.gather(beside) == list(range(100))
         await eventually(lambda: all_is_free(worker))
-        # Threads that nobody needs any more are gone.
+        # Threads that are not needed any more are gone.
         executor: Any = worker.executors["backhaul-beside"]
         await eventually(lambda: len(executor._threads) < 20)
 
@@ -178,7 +178,7 @@ def test_threads_that_are_about_to_leave_are_not_counted_on() -> None:
         for _ in range(20):
             pool.submit(together.wait, 60)
         together.wait(300)
-        # Twelve are told to leave, and cannot yet.
+        # Twelve have to leave, and cannot yet.
         with threads_lock:
             pool.shrink(0)
             together = threading.Barrier(13)

@@ -178,7 +178,7 @@ def test_room_keeps_every_limit(
         assert in_flight.nbytes <= budget_bytes * (1 + 1e-9)
         assert in_flight.tasks <= floor + confirmed * threads / threads_all
         assert number <= queued / 2
-        # What was just found to fit is not taken back.
+        # A number that was just found to fit is not taken back.
         assert not excess_tasks(LIMITS, in_flight, expectation, floor_tasks=floor)
 
 

@@ -1,4 +1,4 @@
-"""Threads that share what of Dask is written in Rust: nobody is refused, and nothing is lost.
+"""Threads that share the Rust parts of the Dask backend: no refusal, and nothing is lost.
 
 On a Python with the GIL they switch often; on a free-threaded one they run at once.
 """
@@ -137,7 +137,7 @@ def test_threads_share_a_network() -> None:
 
 
 def test_threads_write_messages_that_others_change() -> None:
-    """What is written is the message as it was at one moment, or refused; never torn."""
+    """A written message is that of one moment, or refused; never torn."""
     shared: dict[str, Any] = {"op": "x", "values": {}, "names": set()}
 
     def change_or_write(number: int) -> int:
@@ -152,7 +152,7 @@ def test_threads_write_messages_that_others_change() -> None:
             try:
                 frames = codec.dumps(shared)
             except RuntimeError:
-                # It changed in the midst of it, as msgpack refuses, too.
+                # It changed in the middle of the walk, as msgpack refuses, too.
                 continue
             found = codec.loads([memoryview(bytearray(frame)) for frame in frames])
             assert all(list(value) == [value[0]] * 3 for value in found["values"].values())

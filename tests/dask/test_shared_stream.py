@@ -49,7 +49,7 @@ async def stream_pair(
 
 @pytest.fixture
 def dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All messages come densely, and wait for longer than any test unless somebody takes them."""
+    """Make all messages come densely, and wait for longer than any test until they are taken."""
     for name in ("_DENSE_S", "_PAUSE_MIN_S", "_PAUSE_MAX_S"):
         monkeypatch.setattr(batched_stream, name, 3600.0)
     monkeypatch.setattr(threaded_stream, "_DENSE_S", 3600.0)

@@ -42,7 +42,7 @@ REQUESTS = [
 ]
 
 
-#: What happens, and how often
+#: Kinds of events, and how often they occur
 KINDS = {
     "compute": 10, "end": 8, "error": 1, "reschedule": 1, "secede": 2, "rejoin": 2, "free": 2,
     "steal": 2, "pause": 1, "again": 1,
@@ -64,7 +64,7 @@ class SlottedState:
         self._woken = False
         self._number = 0
         self._run_ids: dict[str, int] = {}
-        #: What tasks held that have seceded
+        #: Leases of tasks that have seceded
         self.left: dict[str, Lease] = {}
         #: Keys in the order in which they began
         self.begun: list[str] = []

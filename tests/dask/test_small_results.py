@@ -1,4 +1,4 @@
-"""Small results that come with the news: who sends them to whom, and when they are let go of."""
+"""Small results that come with the report of the task: senders, receivers, and evictions."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ async def test_strange_results_are_left_out(
     held.handle_result(key="unknown", value=b"x")
     held.handle_key_in_memory(key="unknown")
     assert len(held) == 0
-    # Damaged on its way: asked for, as ever.
+    # Damaged on its way: fetched.
     future = client.submit(inc, 1, key="damaged")
     await wait(future)
     held._held["damaged"] = b"no pickle"
@@ -449,7 +449,7 @@ FINISHED: dict[str, Any] = {
 }
 
 
-# Who has it, and who has not
+# Clients that hold it, and those that do not
 
 
 @contextlib.asynccontextmanager
@@ -541,7 +541,7 @@ async def test_a_worker_is_told_nothing_for_one_that_had_its_address() -> None:
             assert carrier is not None
             asked = worker_results._asked[first.address]
         await first.close()
-        # Nobody takes back what it was asked for, and it is not collected yet.
+        # The request to it is not withdrawn, and it is not collected yet.
         assert worker_results._asked[first.address] is asked
         port = first.port
         with dask.config.set({key: False}):
@@ -550,7 +550,7 @@ async def test_a_worker_is_told_nothing_for_one_that_had_its_address() -> None:
         async with second, plain:
             assert second.address == first.address
             assert await plain.gather(plain.map(inc, range(5))) == list(range(1, 6))
-            # Nor if it sends what nobody asked for.
+            # Nor if it sends results that were not asked for.
             carrier._ask(second.address, 0)
             assert await plain.submit(inc, 7) == 8
             assert second.status == Status.running

@@ -1,4 +1,4 @@
-"""From whom a worker fetches what several others hold: from where it comes fastest."""
+"""The worker from which a result is fetched that several hold: the one with the fastest link."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def report_of(worker: Worker, measured: dict[str, float]) -> dict[str, Any]:
 
 
 async def fetched_from(measured: dict[str, float], *, placed: bool = True) -> Counter[str]:
-    """Have a worker fetch results that two others hold; count by host from where they came."""
+    """Make a worker fetch results that two others hold; count them by the host of the holder."""
     with dask.config.set({PLACED: placed, "distributed.comm.backhaul.arena.share-results": False}):
         async with (
             Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
@@ -199,7 +199,7 @@ def test_a_worker_is_told_what_is_new_at_most_once_a_second() -> None:
         # One that comes back under the same address knows nothing.
         news.forget("a1")
         assert news.tell("a1", workers)
-        # What one has measured, others of its host are told, too.
+        # Other workers of a host get the measurement of one, too.
         assert news.tell("a2", workers)
         assert sent[-1]["hosts"] == {"b": link_class(1 / 1.1e8)}
 

@@ -37,7 +37,7 @@ class Unpicklable:
 
 @pytest.fixture(autouse=True)
 def dasks_own() -> Any:
-    """Have nothing of Dask's replaced meanwhile."""
+    """Remove all patches of Dask meanwhile."""
     were_installed = bool(activation.installed())
     activation.uninstall()
     yield
@@ -127,7 +127,7 @@ def test_every_step_leaves_the_store_that_dask_leaves(
 
 def test_a_store_of_another_class_is_its_own(tmp_path: Path) -> None:
     class Counting(SpillBuffer):
-        """Has a way of its own to let go."""
+        """Has its own way to evict."""
 
     counting = Counting(str(tmp_path), target=TARGET_BYTES)
     calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""What the scheduler reports to a client, handled by threads and the event loop: once, in order."""
+"""Reports of the scheduler to a client, handled by threads and the event loop: once, in order."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_an_interrupted_thread_leaves_the_rest_to_the_loop(comm_pair: Comm
             leading = pool.submit(lead)
             await a.write([{"op": "ours", "key": "k", "number": n} for n in range(4)])
             await asyncio.wrap_future(leading)
-        # It hears of it when it is called for the next one, at the latest.
+        # It handles the message when it is called for the next one, at the latest.
         await a.write([{"op": "ours", "key": "k", "number": 4}])
         left = [message["number"] for message in await asyncio.wait_for(reading, 60)]
         assert [number for _, number, _ in listening.handled] == [0, 1]

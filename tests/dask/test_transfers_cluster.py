@@ -1,4 +1,4 @@
-"""Who sent what to whom, asked of real clusters."""
+"""Transfers by sender and receiver, as real clusters report them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def between(frame: pd.DataFrame, receiver: str, sender: str) -> pd.DataFrame:
 
 
 def move(client: Client, make: Any, sender: str, receiver: str) -> dict[str, Any]:
-    """Have a worker make something and another one fetch it; gives upstream's entry for that."""
+    """Make a value on a worker and fetch it on another; return upstream's entry for that."""
     made = client.submit(make, workers=[sender], pure=False)
     client.submit(lambda _: None, made, workers=[receiver], pure=False).result()
 

@@ -32,7 +32,7 @@ pytest.importorskip("bokeh", reason="the page needs bokeh")
 MIB = 1 << 20
 WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
 
-#: What the page shows, cell by cell.
+#: Content of the page, cell by cell.
 CELLS = """(() => {
     const source = Bokeh.documents[0].get_model_by_name("backhaul-cells");
     const data = source.data;
@@ -137,7 +137,7 @@ async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
         assert (cell["lane"], cell["lanes"]) == ("shm", "shm")
         assert cell["bytes"] == "8.39 MB"
         assert cell["bandwidth"].endswith("B/s")
-        # What only asked for it is too short to be timed.
+        # A cell with requests alone is too short to be timed.
         assert (cells[a, b]["bandwidth"], cells[a, b]["color"]) == ("–", dashboard.UNTIMED_COLOR)
         assert cell["color"] != dashboard.UNTIMED_COLOR
         assert cell["expected"].endswith("lent, from 1 message of this pair")
@@ -172,7 +172,7 @@ async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
         assert picture.stat().st_size > 20_000
         assert browser.complaints == []
         worker.kill()
-        # Who left is shown no more.
+        # A worker that left is shown no more.
         await browser.until(
             f"{CELLS}.length > 0 && {CELLS}.every((cell) => cell.receiver != '{c}')"
         )

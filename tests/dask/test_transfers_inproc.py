@@ -1,4 +1,4 @@
-"""Who sent what to whom, where scheduler, workers and client are one process."""
+"""Transfers by sender and receiver, where scheduler, workers and client are one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def say(report: Any, dask_worker: Worker) -> Any:
-    """Report what somebody made up."""
+    """Report made-up numbers."""
     return report
 
 

@@ -1,4 +1,4 @@
-"""What a worker tells, what the scheduler keeps of it, and how the page lays it out."""
+"""Reports of a worker, the scheduler's account of them, and the layout of the page."""
 
 from __future__ import annotations
 

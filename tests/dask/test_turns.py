@@ -1,4 +1,4 @@
-"""Nobody waits for ever, and nobody for nothing: on real schedulers, workers and pools."""
+"""No task waits for ever or without need: on real schedulers, workers and pools."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_who_computes_something_inside_a_task_holds_its_unit_afterwards(
 def leaves_and_is_back() -> Any:
     secede()
     rejoin()
-    # The event loop may hear of the first only now.
+    # The event loop may handle the first only now.
     sleep(0.01)
     return resource_id("GPU")
 
@@ -233,7 +233,7 @@ async def test_who_rejoins_takes_no_thread_that_went_on_by_itself(
         await eventually(gates["stays"].is_set)
         second = client.submit(leaves)
         await eventually(lambda: worker.state.ready)
-        # The event loop stands still, and hears of all this afterwards.
+        # The event loop stands still, and handles all this afterwards.
         gate.set()
         assert asked.wait(300)
         gates["is to end"].set()
@@ -248,7 +248,7 @@ async def test_who_rejoins_takes_no_thread_that_went_on_by_itself(
 
 
 class Steps(Executor):
-    """A pool that runs what it is given when it is told to, one at a time."""
+    """A pool that runs its functions on demand, one at a time."""
 
     def __init__(self) -> None:
         self.given: deque[Callable[[], Any]] = deque()
@@ -271,7 +271,7 @@ def test_the_gate_of_local_schedulers_lets_large_requests_through(
     def run(batch: Any) -> None:
         ((key, _),) = batch
         begun.append(key)
-        # Whoever ends is followed by another one at once, as long as there are any.
+        # Each task that ends is followed by another one, as long as there are any.
         if key != "pair" and key + 2 < 200:
             found.submit(run, [(key + 2, None)])
 

@@ -1,4 +1,4 @@
-"""Keys that programs for UCX set: what each comes to here, and what UCX itself is told."""
+"""Keys that programs for UCX set: their effect on Backhaul, and the options that UCX gets."""
 
 from __future__ import annotations
 

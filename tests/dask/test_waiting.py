@@ -94,7 +94,7 @@ async def until(event: asyncio.Event, error: BaseException | None = None) -> str
 
 
 class Logged:
-    """What an event loop was told of exceptions that nobody took."""
+    """Exceptions that an event loop reported as never retrieved."""
 
     def __init__(self) -> None:
         self.errors: list[Any] = []
@@ -394,7 +394,7 @@ async def test_an_event_can_be_set_and_cleared_again(plain_dask: None) -> None:
     event.set()
     event.set()
     event.clear()
-    # Who waited is woken by what happened then, as by asyncio's.
+    # A waiter is woken by the event that it waited for, as by asyncio's.
     assert await first
     second = asyncio.ensure_future(event.wait())
     await asyncio.sleep(0)
@@ -437,7 +437,7 @@ async def test_a_state_that_a_thread_sets_meanwhile_is_gathered_once(plain_dask:
     waits = [state_event.wait_for_state(state) for state in states]
     gathering = state_event._Gathering([_awaiting(each) for each in waits])
     assert await gathering.wait() == [None, None, None]
-    # What was left to the loop resumes nobody who has ended.
+    # Callbacks that were left to the loop resume no coroutine that has ended.
     await asyncio.sleep(0)
     assert not any(event._waiters for event in (state._event for state in states))
 

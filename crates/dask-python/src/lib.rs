@@ -1,4 +1,4 @@
-//! What Dask needs in Rust, as Python calls it: converts, and calls `backhaul_dask` and
+//! Rust parts of the Dask backend for Python: conversions, and calls of `backhaul_dask` and
 //! `backhaul_placement`.
 //!
 //! A library of `crates/python`, which builds the one module `backhaul._native` and lets [`add_to`]

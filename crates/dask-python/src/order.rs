@@ -1,6 +1,6 @@
 //! `dask.order` as a function of Python: keys to numbers, and numbers back to keys.
 //!
-//! What is a task and what is data is known to the caller, who passes Dask's classes.
+//! The caller knows which values are tasks and which are data, and passes Dask's classes.
 
 mod keys;
 mod labels;
@@ -101,7 +101,7 @@ pub(crate) fn difference_listing(
     ))
 }
 
-/// What the classes of a graph's values mean for its order
+/// Classes of a graph's values, and their kinds for the order
 struct Classes<'py> {
     graph_node: Bound<'py, PyType>,
     data_node: Bound<'py, PyType>,
@@ -113,7 +113,7 @@ struct Classes<'py> {
 struct Class<'py> {
     class: Bound<'py, PyType>,
     kind: TaskKind,
-    /// Whether its dependencies are an attribute, rather than computed by a property of its own
+    /// True if its dependencies are an attribute, rather than computed by a property of its own
     plain: bool,
 }
 
@@ -128,7 +128,7 @@ impl<'py> Classes<'py> {
         })
     }
 
-    /// What a value is, and what it depends on
+    /// Returns the kind of a value, and its dependencies
     fn look_at(
         &mut self,
         value: &Bound<'py, PyAny>,

@@ -2,7 +2,7 @@
 //!
 //! Between the two that know nothing of each other: the fabric hands over the frames of messages on
 //! the engine's thread, and takes frames; `backhaul_dask::hot` says what they mean. Everything that
-//! is not hot goes on to whoever reads the connection, in order.
+//! is not hot goes on to the reader of the connection, in order.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,8 @@ use backhaul_dask::hot::{self, HotCore, HotCounts, HotNotes, HotSettings, PeerId
 
 /// The streams of one scheduler
 ///
-/// Lock order: the core, then `ends`. The engine waits for the core as long as a call of it by
-/// somebody else takes; whoever calls [`Streams::stop`] must not have it.
+/// Lock order: the core, then `ends`. The engine waits for the core as long as another thread's
+/// call takes; a caller of [`Streams::stop`] must not hold the core.
 pub struct Streams {
     core: Arc<Mutex<HotCore>>,
     /// None for those that have been removed
@@ -37,16 +37,16 @@ struct PeerStream {
     peer: PeerId,
 }
 
-/// What is left when streams are handled no more
+/// Work that remains when streams are no longer handled
 #[derive(Debug, Default)]
 pub struct Stopped {
-    /// Messages that were to wait for those of somebody else
+    /// Messages that wait for messages of the event loop
     pub held: Vec<(PeerId, Vec<hot::Frames>)>,
-    /// What somebody else has to do
+    /// Work for the event loop
     pub notes: HotNotes,
     /// How much was handled
     pub counts: HotCounts,
-    /// What has been learned of prefixes: seconds and bytes
+    /// Expectations that were learned of prefixes: seconds and bytes
     pub expectations: Vec<(String, f64, f64)>,
     /// How many tasks of groups have finished
     pub confirmed: Vec<(String, u64)>,
@@ -62,7 +62,7 @@ impl Streams {
         })
     }
 
-    /// Takes in a peer, whose messages are read by somebody else until [`Streams::tap`]
+    /// Takes in a peer, whose messages the event loop reads until [`Streams::tap`]
     pub fn add(&self, kind: PeerKind, name: &str, frames: Frames) -> PeerId {
         let mut core = lock(&self.core);
         let peer = core.add_peer(kind, name);
@@ -89,8 +89,9 @@ impl Streams {
 
     /// Handles the messages of a peer no more; what has gathered for it leaves first
     ///
-    /// When this returns, all that it says goes to its reader. The number is not used again. Gives
-    /// what was to wait for messages of somebody else, who is to send it after those.
+    /// When this returns, all that it says goes to its reader. The number is not used again.
+    /// Returns the messages that wait for messages of the event loop, which must send them after
+    /// those.
     pub fn remove(&self, peer: PeerId) -> Vec<hot::Frames> {
         let mut held = Vec::new();
         {
@@ -118,9 +119,9 @@ impl Streams {
         }
     }
 
-    /// Has messages for a peer wait for those that somebody else is about to send, or no longer
+    /// Has messages for a peer wait for those that the event loop is about to send, or no longer
     ///
-    /// What has gathered before leaves first.
+    /// Messages that were gathered before leave first.
     pub fn hold(&self, peer: PeerId, hold: bool) {
         let mut core = lock(&self.core);
         if hold {
@@ -133,7 +134,7 @@ impl Streams {
         }
     }
 
-    /// Sends what the core has to say; tells whether there is something for somebody else to do
+    /// Sends the messages of the core, and returns whether there is work for the event loop
     pub fn flush(&self) -> bool {
         let mut core = lock(&self.core);
         core.collect(now_s());
@@ -202,7 +203,7 @@ impl Streams {
         while let Some(peer) = core.next_outgoing(from) {
             from = peer.0 + 1;
             if self.settle_sends(peer) >= UNFINISHED_MAX {
-                // It gathers, and leaves with what comes next, or when somebody looks.
+                // It gathers, and leaves with the next batch, or when a program reads the state.
                 continue;
             }
             let batches = core.take_outgoing(peer);
@@ -230,7 +231,7 @@ impl Streams {
         };
         for batch in batches {
             let segments = Segments::from_iter(batch.into_iter().map(Bytes::from));
-            // One that fails has ended its connection, which whoever reads that finds out.
+            // A failed send has ended its connection, which the reader of the connection finds out.
             let request = end.frames.send(segments);
             if !request.is_done() {
                 end.unfinished.push_back(request);

@@ -1,10 +1,11 @@
-//! What a task costs the scheduler's state, as graphs and clusters grow:
-//! `cargo run --release -p backhaul-dask --example scheduler_growth`
+//! Measures the cost of a task in the scheduler's state, as graphs and clusters grow: `cargo run
+//! --release -p backhaul-dask --example scheduler_growth`
 //!
 //! Each case runs in a process of its own: a graph comes, and every task is finished as soon as it
 //! is sent, without anything between. Times are of the processor. Bytes are the growth of the
-//! process from before the graph is made until all is done and the graph dropped, which glibc is told
-//! to give back at once. `map 1000000 2` runs one case, with what it is told by whoever starts it.
+//! process from before the graph is made until all is done and the graph dropped, with glibc set to
+//! return freed memory immediately. `map 1000000 2` runs one case, with the arguments of its
+//! command line.
 
 use std::env;
 use std::fs;
@@ -17,7 +18,7 @@ use backhaul_dask::scheduler::{
     WorkerJoins, WorkerMessage, WorkerStatus,
 };
 
-/// What a run spec weighs: a function by name and some arguments
+/// Size of a run spec: a function by name and some arguments
 const SPEC: [u8; 64] = [7; 64];
 /// Has glibc keep nothing of what is freed at the end of its heap
 const GIVES_BACK: [(&str, &str); 2] = [("MALLOC_TRIM_THRESHOLD_", "0"), ("MALLOC_TOP_PAD_", "0")];

@@ -102,7 +102,7 @@ impl<T: Id> OrderedSet<T> {
         }
     }
 
-    /// Whether this is a member
+    /// Returns whether this is a member
     pub(crate) fn contains(&self, member: T) -> bool {
         match &self.0 {
             Members::Few { count, members } => members[..usize::from(*count)].contains(&member),
@@ -132,7 +132,7 @@ impl<T: Id> OrderedSet<T> {
         }
     }
 
-    /// Whether there are none
+    /// Returns whether there are none
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -161,7 +161,7 @@ impl<T: Id> OrderedSet<T> {
     /// changes
     pub(crate) fn share(&mut self, other: &Self) {
         if let (Members::Many(ours), Members::Many(theirs)) = (&mut self.0, &other.0)
-            // Whoever changes one copies it: what that takes is to be little.
+            // A change of one copies it, so the copy has to be cheap.
             && ours.index.is_none()
             && theirs.index.is_none()
             && !Arc::ptr_eq(ours, theirs)

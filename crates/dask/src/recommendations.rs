@@ -1,4 +1,4 @@
-//! What transitions recommend: a dict of Python's from tasks to states, of which the last is taken.
+//! Recommendations of transitions: a Python dict from tasks to states, of which the last is taken.
 
 use smallvec::SmallVec;
 
@@ -64,7 +64,7 @@ impl<T: Id, S: Copy> Recommendations<T, S> {
         }
     }
 
-    /// What is recommended, in its order
+    /// Returns the recommendations, in their order
     pub(crate) fn iter(&self) -> impl Iterator<Item = (T, S)> + '_ {
         self.entries.iter().copied()
     }
@@ -72,7 +72,7 @@ impl<T: Id, S: Copy> Recommendations<T, S> {
     fn place(&self, task: T) -> Option<usize> {
         match &self.index {
             Some(index) => index.get(&task.number()).map(|&place| place as usize),
-            // What was named last is what is named again
+            // A task that is named again is most often the last one
             None => self.entries.iter().rposition(|&(one, _)| one == task),
         }
     }

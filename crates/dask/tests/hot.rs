@@ -63,7 +63,7 @@ fn hot(keys: &[&[u8]], status: WorkerStatus) -> HotCore {
     hot
 }
 
-/// Has the core say something to the worker; counts what of it is left to somebody else
+/// Has the core make messages for the worker; counts those that are left to the event loop
 fn unsaid_of(hot: &mut HotCore) -> usize {
     let keys = [Key::from(&b"one"[..])];
     hot.core
@@ -95,11 +95,12 @@ fn a_worker_at_the_address_of_one_that_left_has_a_stream_of_its_own() {
     let gone = hot.add_peer(PeerKind::Worker, WORKER);
     assert_eq!(unsaid_of(&mut hot), 0);
     hot.remove_peer(gone);
-    // What gathered goes to whoever removes it, before; the rest is for somebody else to send.
+    // The caller that removes a peer gets the batches gathered for it before; the event loop sends
+    // the rest.
     assert!(hot.take_outgoing(gone).is_empty());
     assert_eq!(unsaid_of(&mut hot), 1);
     assert!(hot.next_outgoing(0).is_none());
-    // What it still says is for somebody else, too: here a batch of no messages.
+    // Its later messages are for the event loop, too: here a batch of no messages.
     assert!(!hot.handle(gone, &[0x90], 3.0));
 
     let again = hot.add_peer(PeerKind::Worker, WORKER);
@@ -151,7 +152,7 @@ fn finished_in(key: &str, run_id: u64, seconds: Option<f64>) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// A batch by which a client lets go of a task
+/// A batch by which a client releases a task
 fn released(key: &str) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.array(1).unwrap();
@@ -182,7 +183,7 @@ fn it_says_once_that_the_last_task_has_finished() {
     assert!(hot.expects_more());
     assert!(!hot.expects_more(), "that is known");
 
-    // To let go of a result is no end of a task.
+    // A release of a result is no end of a task.
     assert!(hot.handle(client, &released("two"), 3.5));
     assert_eq!(hot.core.task_count(), 0);
     assert!(!hot.expects_more());

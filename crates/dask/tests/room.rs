@@ -77,7 +77,7 @@ fn ask_all(core: &mut SchedulerCore, name: &str, count: u32, asks: &Requirements
         .expect("it makes sense");
 }
 
-/// What workers were sent: address, key, number of the run
+/// Returns the messages to workers: address, key, number of the run
 fn sent(core: &mut SchedulerCore) -> VecDeque<(Arc<str>, Key, u64)> {
     let messages = core.take_messages().into_iter();
     messages

@@ -5,7 +5,7 @@ use backhaul_dask::worker::{
     Stored, TaskId, WorkerCore,
 };
 
-/// Notes what it is told
+/// Records the calls of the core
 #[derive(Default)]
 struct Recorder {
     told: Vec<String>,
@@ -194,7 +194,7 @@ fn what_should_not_be_is_refused() {
     let task = ask(&mut core, &mut host, 0.0, &[]);
     core.conclude(&mut host).expect("nothing is odd");
     core.scattered(&mut host, task, PayloadId::at(0));
-    // It runs, and has a value from elsewhere: nobody asked for that run.
+    // It runs, and has a value from elsewhere: that run was never asked for.
     let refused = core.conclude(&mut host);
     assert!(matches!(refused, Err(Refused::Assertion(_))), "{refused:?}");
 }

@@ -25,7 +25,7 @@ def keeper_of(worker: Worker) -> Keeper:
 
 
 def watch_nothing(worker: Worker) -> None:
-    """Have nobody look at a worker of a test but the test."""
+    """Leave the state of a worker unread but for the test."""
     worker.state.validate = False
     worker.state.transition_counter_max = False
     for name in ("heartbeat", "find-missing", "memory_monitor"):

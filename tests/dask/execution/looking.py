@@ -1,9 +1,9 @@
-"""What looks at its worker in the midst of something, beside chains of tasks: a program.
+"""Program that reads a worker's state in the middle of other operations, beside chains of tasks.
 
-``python -m tests.dask.execution.looking WHAT LOOK``: ``WHAT`` is ``spilled`` (a result that is read
-from disk looks), ``sent`` (so does what is pickled for a message) or ``finalizer`` (what the
-garbage collector lets go of), ``LOOK`` what it looks at: ``data``, ``repr`` or ``tasks``. A worker
-that waits for itself never ends.
+``python -m tests.dask.execution.looking WHAT LOOK``: ``WHAT`` names the object that reads the
+state: ``spilled`` (a result loaded from disk), ``sent`` (an object that is pickled for a message)
+or ``finalizer`` (an object that the garbage collector releases). ``LOOK`` is the part that is read:
+``data``, ``repr`` or ``tasks``. A worker that waits for itself never ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOKS: dict[str, Callable[[Worker], object]] = {
 
 
 class World:
-    """What is looked at, how often it was, and how many chains have ended."""
+    """The state that is read, the number of reads, and the number of chains that have ended."""
 
     workers: tuple[Worker, ...] = ()
     look: Callable[[Worker], object] = LOOKS["data"]
@@ -70,7 +70,7 @@ def read() -> Spilled:
 
 
 class Sent:
-    """What looks when it is pickled."""
+    """An object that reads the state when it is pickled."""
 
     def __reduce__(self) -> Any:
         look()
@@ -78,7 +78,7 @@ class Sent:
 
 
 class Finalized:
-    """An object in a cycle that looks when the garbage collector lets go of it."""
+    """An object in a cycle that reads the state when the garbage collector releases it."""
 
     def __init__(self, number: int) -> None:
         self.itself = self, number
@@ -137,11 +137,11 @@ LOOKERS: dict[str, Callable[[Client, Worker], Coroutine[Any, Any, None]]] = {
 async def main(what: str, kind: str) -> None:
     """Run it for `SECONDS`, and print how often was looked."""
     activation.install()
-    # Rust takes over soon after somebody has looked.
+    # Rust takes over soon after a read.
     vars(ownership).update(_REST_S=0.001, _REST_MAX_S=0.001)
     World.look = LOOKS[kind]
     if what == "finalizer":
-        # At every turn, so that it happens in the midst of anything
+        # At every turn, so that it happens in the middle of any operation
         gc.set_threshold(200, 5, 5)
     async with (
         Scheduler(host=HOST, dashboard_address=":0") as scheduler,

@@ -3,8 +3,8 @@
 Each seed is a cluster in this process: one to three workers, with and without the scheduler's core,
 work stealing and validation. Its jobs have tasks that fail, take long, return what is not told
 ahead, ask for their worker or leave their thread, maps, priorities, restrictions, retries, futures
-that are let go of or cancelled, workers that pause, and an event loop that is busy. Every result is
-known; afterwards nobody has anything left.
+that are released or cancelled, workers that pause, and an event loop that is busy. Every result is
+known; afterwards no process has anything left.
 
     python -m tests.dask.execution.random_jobs --seconds 600 --first 10000
 """
@@ -93,7 +93,7 @@ class Job:
                 loop = asyncio.get_running_loop()
                 loop.call_later(chance.random() / 100, time.sleep, chance.random() / 50)
             elif kind < 0.98 and live:
-                # What needs it is cancelled with it: the job ends here.
+                # Tasks that need it are cancelled with it: the job ends here.
                 await live[chance.randrange(len(live))][0].cancel()
                 live.clear()
                 return
@@ -169,7 +169,7 @@ class Job:
 
 
 def _left(worker: Worker) -> dict[Any, Any]:
-    """Give what a worker has that nobody needs; those that failed are held by their errors."""
+    """Return tasks of a worker that are not needed; failed ones are held by their errors."""
     line = line_of(worker)
     found: dict[Any, Any] = {} if line is None else dict(line.foretold)
     found.update((key, ts) for key, ts in worker.state.tasks.items() if ts.state != "error")

@@ -1,4 +1,4 @@
-"""What tests of executed tasks run, and which way it went: ours, or Dask's own."""
+"""Functions that tests of executed tasks run, and which path they took: Backhaul's or Dask's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at a worker in the midst of something: nothing waits for itself, and chains go on."""
+"""Reads of a worker in the middle of other operations: no deadlock, and chains go on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_chains_go_on_beside_what_looks_in_the_midst(what: str, look: str) -> No
 
 @contextmanager
 def held_elsewhere(lock: Any) -> Iterator[threading.Event]:
-    """Have another thread hold a lock until the event is set."""
+    """Hold a lock in another thread until the event is set."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -90,7 +90,7 @@ def test_a_look_that_would_wait_for_itself_is_refused() -> None:
             # As it is known here
             assert isinstance(worker.data, SpillBuffer)
         assert keeper_of(worker).core is not None
-        # Who has no such lock waits.
+        # A thread without such a lock waits.
         with held_elsewhere(line.lock) as over:
             threading.Timer(0.5, over.set).start()
             assert worker.state.tasks.values() is not None
@@ -124,7 +124,7 @@ def test_a_store_may_have_a_lock_of_any_kind() -> None:
 
 
 class Slow:
-    """What is pickled until it may go on."""
+    """An object that is pickled until it may go on."""
 
     begun, over = threading.Event(), threading.Event()
 

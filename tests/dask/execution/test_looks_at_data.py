@@ -1,4 +1,4 @@
-"""What somebody finds who asks a worker for its results while its threads read ahead."""
+"""Results that a program finds on a worker while the worker's threads read ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dask.execution.tasks import cluster
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Rust take over soon after somebody has looked."""
+    """Make Rust take over soon after a read."""
     monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
     monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
     activation.install()
@@ -41,7 +41,7 @@ def test_whoever_asks_finds_what_the_client_has_heard_of(has_rust: bool) -> None
             assert keys <= worker.data.keys()
             if has_rust:
                 assert keeper_of(worker).core is not None
-        # Else there was nothing to hear of.
+        # Otherwise the threads had nothing to report.
         assert behind > 10
 
     run()

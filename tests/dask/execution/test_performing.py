@@ -1,4 +1,4 @@
-"""What a worker does for its state machine is what Dask's does, in the same order."""
+"""Instructions of a worker's state machine are performed as Dask does, in the same order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stream:
 
 
 class Noting:
-    """Notes what it is told to do."""
+    """Records its instructions."""
 
     batched_send = Worker.batched_send
 

@@ -243,7 +243,7 @@ def test_a_task_can_end_the_program(start: Start) -> None:
             program.wait_for(rf"(seen {name} {kind}\('the end'\))")
 
 
-# What is left to Dask
+# Results that are left to Dask
 
 
 @cluster(1)

@@ -161,7 +161,7 @@ async def test_who_asks_for_a_task_that_a_thread_has_taken_finds_it_executing(
     first = await hold(client, eventually)
     futures = in_order(client, begin, held)
     await eventually(lambda: len(worker.state.ready) == 2)
-    # The event loop waits here, so that it hears of nothing.
+    # The event loop waits here, so that it handles nothing.
     gates["first"].set()
     for _ in range(6000):
         if "b" in begun:
@@ -216,7 +216,7 @@ async def test_what_needs_a_result_goes_before_what_was_laid_out(
     assert worker.state.tasks["first"].dependents
     gates["first"].set()
     await wait(later)
-    # Who is next when the first one ends is known before its result is there.
+    # The task that is next when the first one ends is known before its result is there.
     told = [entry[0] for entry in worker.state.log if entry[1:3] == ("ready", "executing")]
     assert told == ["first", "a", "needs", "b", "c"]
     assert first.status != "error"

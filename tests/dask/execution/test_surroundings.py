@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
 
 
-# What a task finds around it
+# The environment that a task finds
 
 
 def look_around() -> tuple[Any, ...]:
@@ -189,7 +189,7 @@ async def test_metrics_of_failed_and_cancelled_tasks_are_coarse(
     future = client.submit(gated, key="gated-1")
     await until_entered()
     await future.cancel()
-    # A thread may have begun with it before the event loop heard of it.
+    # A thread may have begun with it before the event loop handled it.
     await eventually(
         lambda: getattr(worker.state.tasks.get("gated-1"), "state", None) == "cancelled"
     )

@@ -25,13 +25,13 @@ from tests.dask.execution.tasks import cluster
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
 
-#: Names of the threads that have told of a task, and how often
+#: Names of the threads that have reported a task, and how often
 tellers: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Rust take over soon after somebody has looked, and note who tells it of tasks."""
+    """Make Rust take over soon after a read, and record which threads report tasks."""
     monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
     monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
     tellers.clear()
@@ -60,7 +60,7 @@ def chain(client: Client, count: int) -> Any:
 
 
 async def until_told(client: Client, count: int = 100) -> None:
-    """Run chains until threads of a pool have told of so many tasks."""
+    """Run chains until threads of a pool have reported so many tasks."""
     for _ in range(100):
         assert await chain(client, 60) == 60
         if of_pool() >= count:
@@ -86,7 +86,7 @@ def test_all_is_as_if_the_event_loop_had_told(memory_limit: Any, eventually: Eve
         await in_rust(client, worker)
         await until_told(client)
         await eventually(lambda: not worker.data)
-        # Nobody is told twice, and nobody is left out.
+        # Each release is reported once.
         await eventually(lambda: not scheduler.tasks)
         before, count = executed(worker), worker.state.executed_count
         reads = _reads(worker)
@@ -127,8 +127,7 @@ def test_whoever_looks_finds_what_has_ended(eventually: Eventually) -> None:
             future = client.submit(inc, number, pure=False)
             assert await future == number + 1
             assert keeper_of(worker).core is not None
-            # And nothing was told to the event loop for it. A thread may look at what has come,
-            # just then.
+            # The event loop handled nothing for it. A thread may look for messages just then.
             at_once += future.key in worker.state.tasks
             await eventually(partial(is_in_memory, worker, future.key))
         assert at_once > 150
@@ -153,7 +152,7 @@ class Looks:
 
 
 def make(_: Any) -> list[Looks]:
-    # Of a class that threads can tell of
+    # Of a class that threads can report
     return [Looks()]
 
 
@@ -230,7 +229,7 @@ def test_results_that_are_let_go_of_may_wait_for_the_event_loop(
 
 
 class Adds(WorkerPlugin):
-    """Another plugin comes while somebody looks at this one."""
+    """Another plugin is added while a thread looks at this one."""
 
     plugins: ClassVar[dict[str, Any]] = {}
 
@@ -268,7 +267,7 @@ def test_what_begins_while_a_thread_tells_of_the_others_is_heard_of_first() -> N
         catch_up, found = line.catch_up, []
 
         def meanwhile() -> bool:
-            # What a thread does before the event loop looks, and behind that
+            # A thread's step before the event loop looks, and after that
             line.forget("told")
             is_done: bool = catch_up()
             found.append(is_done)

@@ -1,4 +1,4 @@
-"""Threads of workers that begin with tasks before the event loop hears of them."""
+"""Threads of workers that begin with tasks before the event loop handles the messages."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def until_ahead(client: Client, eventually: Eventually) -> None:
 
 
 def watch_nothing(worker: Worker) -> None:
-    """Have a state machine go its own way, where that of a test validates, by Dask's functions."""
+    """Turn off the checks of a test's state machine, by Dask's functions."""
     worker.state.validate = False
     worker.state.transition_counter_max = False
 
@@ -215,7 +215,7 @@ def test_what_is_told_is_what_dask_tells() -> None:
                 ts = scheduler.tasks[f"inc-{number}"]
                 assert (ts.nbytes, ts.type) == (sizeof(number + 1), "int")
                 del future
-            # Nothing is told twice.
+            # Nothing is reported twice.
             keys = [each["key"] for each in messages]  # noqa: B023
             assert keys == [f"inc-{number}" for number in range(60)]
 
@@ -342,7 +342,7 @@ def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
             name = f"hold-{number}"
             gates[name] = threading.Event()
             future = client.submit(hold, name, key=name)
-            # The state machine hears of it while it runs.
+            # The state machine handles it while it runs.
             await eventually(partial(state_is, worker, name, "executing"))
             # So does what comes now: another task waits for its turn.
             second = client.submit(inc, number, key=f"second-{number}")
@@ -478,7 +478,7 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
             line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
             left: set[Any] = set()
             for _ in range(1000):
-                # Those that failed are held by what was raised.
+                # Failed tasks are held by their exceptions.
                 left = {ts.state for ts in worker.state.tasks.values()} - {"error"}
                 if not left and not line.foretold:
                     break
@@ -546,7 +546,7 @@ def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
         # No thread has seen this one when the other fails.
         left = client.submit(inc, 1, key="left")
         await arrived(4)
-        # Nor does the event loop hear of the failure before there is nothing else to begin.
+        # The event loop does not handle the failure before there is nothing else to begin.
         gates["b"].set()
         gates["c"].set()
         deadline_s = time.monotonic() + 60
@@ -638,7 +638,7 @@ def pause(seconds: float) -> float:
 def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that has ended one of the event loop's is free as soon as that hears of it."""
+    """A thread that ends a task of the event loop is free as soon as the loop handles the end."""
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
@@ -688,7 +688,7 @@ def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
 def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether anything is missing, and for results that are here."""
+    """For a look for missing keys, and for results that are on the worker."""
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
@@ -716,7 +716,7 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
         assert found == {"status": "OK", "data": {here.key: 2}}
         assert first.key in line.foretold
         assert not line.foretold[first.key].is_heard
-        # Anything else has it heard of.
+        # Any other event makes the loop handle it.
         worker.handle_stimulus(UnpauseEvent(stimulus_id="test"))
         assert first.key not in line.foretold
         assert worker.state.tasks[first.key].state == "executing"
@@ -731,7 +731,7 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
 def test_a_task_that_has_been_told_of_holds_no_context(
     monkeypatch: pytest.MonkeyPatch, validates: bool
 ) -> None:
-    """It gets another one where the state machine is to be told of it."""
+    """It gets another one where the state machine handles the release."""
     dropped: list[bool] = []
     made: list[Any] = []
     is_over_ahead, whole_context = Foretold.is_over_ahead, Foretold._whole_context
@@ -772,7 +772,7 @@ def test_a_task_that_has_been_told_of_holds_no_context(
 def test_the_event_loop_asks_again_in_time_though_nobody_has_looked(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a thread takes up meanwhile is not to wait for longer."""
+    """A task that a thread begins meanwhile does not wait for longer."""
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""A worker whose state is in Rust until somebody looks."""
+"""A worker whose state is in Rust until a program reads it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Rust take over soon after somebody has looked."""
+    """Make Rust take over soon after a read."""
     monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
     monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
     activation.install()
@@ -290,7 +290,7 @@ def test_more_tasks_than_rust_keeps_are_pythons(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(keeper_module, "_TASKS_MAX", 50)
         futures = client.map(inc, range(80), workers=[a.address])
         assert await client.gather(futures) == list(range(1, 81))
-        # Who looks has the rest told; a thread may be at it.
+        # A read makes the rest be reported; a thread may be at it.
         await asyncio.sleep(0.05)
         assert len(a.state.tasks) == 80
         assert keeper_of(a).core is None
@@ -332,7 +332,7 @@ class Looks:
             seen.append(len(worker.state.log))
 
 
-#: What looks have seen
+#: Results of the reads
 seen: list[int] = []
 
 
@@ -467,7 +467,7 @@ def test_nothing_is_left_behind(eventually: Eventually) -> None:
     quiet(run)()
 
 
-#: What the scheduler says of a task that asks for a thread and no more
+#: Fields of the scheduler's message for a task that asks for a thread and no more
 PLAIN: dict[str, Any] = {
     "run_id": 1,
     "who_has": {},

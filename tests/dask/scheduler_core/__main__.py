@@ -26,7 +26,7 @@ def main() -> int:
 
 
 async def _directed(run_all: Callable[[], list[str]]) -> int:
-    # What upstream's objects make of themselves needs a loop.
+    # Callbacks of upstream's objects need a loop.
     found = run_all()
     for wrong in found:
         print(wrong)

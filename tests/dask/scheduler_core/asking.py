@@ -71,7 +71,7 @@ class AskingUpstream(Upstream):
 
 
 def requirements_of(annotations: dict[str, Any]) -> dict[str, Any]:
-    """Say what a core is to be told of resources; puts what they carry among the annotations."""
+    """Return the requests of a core for resources; puts their payload among the annotations."""
     amounts = annotations.get("resources") or {}
     if not amounts:
         return {}

@@ -190,7 +190,7 @@ def _prefix(tp: Any) -> dict[str, Any]:
 
 
 def our_attributes(dump: dict[str, Any], upstream: Any) -> dict[str, Any]:
-    """Bring a dump of ours to the form of `attributes_of`; ``upstream`` is a scheduler."""
+    """Bring a dump of the core to the form of `attributes_of`; ``upstream`` is a scheduler."""
     del dump["departed_workers"], dump["gone_groups"], dump["next_run_id"]
     dump["task_keys"] = list(dump["tasks"])
     dump["group_names"] = list(dump["task_groups"])
@@ -240,7 +240,7 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def our_message(message: dict[str, Any], upstream: Any) -> dict[str, Any]:
-    """Bring a message of ours to the form of `message_of`; ``upstream`` is a scheduler."""
+    """Bring a message of the core to the form of `message_of`; ``upstream`` is a scheduler."""
     if message["op"] == "compute-task":
         message["annotations"] = pickle.loads(message["annotations"] or pickle.dumps({}))
         key, dependencies, data_producer = pickle.loads(message["run_spec"])
@@ -257,7 +257,7 @@ def stealing_of(upstream: Any) -> dict[str, Any]:
     here = state.workers
 
     def moved(by_worker: Any) -> dict[str, Any]:
-        # What is counted of one that has left is not the one's that came back to its address.
+        # Counts of a worker that has left do not belong to the one that returned to its address.
         known = ((ws, count) for ws, count in by_worker.items() if here.get(ws.address) is ws)
         return {ws.address: count for ws, count in known if count}
 

@@ -1,4 +1,4 @@
-"""What the tests of a running scheduler on the core have in common."""
+"""Shared parts of the tests of a running scheduler on the core."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["convert", "flaws"]
 
 
 class Payloads:
-    """What the harness gives the core as bytes."""
+    """Objects that the harness gives the core as bytes."""
 
     def key(self, text: str) -> str:
         return text
@@ -93,7 +93,7 @@ def _thieves(side: Upstream) -> dict[str, bool]:
     return {key: workers.get(thief.address) is thief for key, thief in moves}
 
 
-#: What the core does not have, and what no two schedulers have alike.
+#: Attributes that the core does not have, or that differ between any two schedulers.
 NOT_CONVERTED = {
     "_hash",
     "_memory_unmanaged_history",

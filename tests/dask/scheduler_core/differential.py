@@ -1,6 +1,6 @@
 """One stream of events for upstream's scheduler and ours, compared after each.
 
-What both say (transitions, messages, what stealing logs, refusals) is compared after each event.
+Transitions, messages, stealing's log and refusals of both are compared after each event.
 All of their state is compared now and then, as that takes most of the time, and after each event
 once anything has differed: see `run_closely`.
 
@@ -65,7 +65,7 @@ class Pair:
     Parameters
     ----------
     seed : int
-        What settings and looks are drawn from.
+        Seed of settings and looks.
     every : bool
         Whether state is compared after every event. Otherwise it is after some, at random, and
         around conversions, and the caller asks for the last time.
@@ -104,7 +104,7 @@ class Pair:
         if links is not None:
             place(self.upstream.state)
             links.begin(self.ours.core)
-        #: What the core was converted to, if it was
+        #: The scheduler that the core was converted to, if it was
         self.converted: Upstream | None = None
         self.joins: dict[str, dict[str, Any]] = {}
         self.now_s = 100.0
@@ -121,7 +121,7 @@ class Pair:
         return list(dict.fromkeys(hosts)) or None, list(dict.fromkeys(workers)) or None
 
     def apply(self, event: Event) -> tuple[str | None, bool]:
-        """Have both handle an event; say what differs then, and whether the core is half done."""
+        """Apply an event to both; return the difference then, and whether the core is half done."""
         if event.name == "convert":
             return self.convert(), False
         if event.name == "adopt":
@@ -166,7 +166,7 @@ class Pair:
         """Go on with upstream's machine in the place of the core; say what differs from then on."""
         if self.converted:
             return None
-        # What differs before is no fault of the conversion.
+        # Differences before the conversion are not its fault.
         found = self.compare_state()
         if found:
             return found
@@ -232,7 +232,7 @@ class Pair:
         else:
             ours_sent = _sent(self.ours, partial(our_message, upstream=self.upstream.state))
         self.counted["messages"] += sum(map(len, sent.values()))
-        # What led to a refusal upstream has not sent, ours has.
+        # Upstream has not sent the messages that led to a refusal, the core has.
         if sent != ours_sent and not refused:
             return difference(sent, ours_sent, "messages")
         steals = self.upstream.take_steal_log()
@@ -315,7 +315,7 @@ def run(
             if half_done or place in (convert_at, again_at):
                 steps.append([CONVERT])
             if place in (adopt_at, adopt_again_at) and not pair.upstream.half_done:
-                # What was left half done may have left tasks that never go.
+                # An event that was left half done may have left tasks that never go.
                 if is_released:
                     steps.append(stream.releases(pair.upstream.state))
                 steps.append([ADOPT])
@@ -412,7 +412,7 @@ HARMLESS = re.compile(
     "^'?(no worker at|no client|no task|a worker is known)|was finished by|no client wants"
 )
 
-#: Those that streams have of them, by upstream's exceptions.
+#: Refusals that streams contain, by upstream's exceptions.
 HARMLESS_TO_UPSTREAM = {("task_finished", RuntimeError), ("cancel", AssertionError)}
 
 

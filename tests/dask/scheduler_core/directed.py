@@ -48,7 +48,7 @@ def run_all() -> list[str]:
 
 
 def _endless() -> Iterator[str]:
-    """Have the core refuse a retry that upstream follows for ever: inputs are too large."""
+    """Let the core refuse a retry that upstream follows for ever: inputs are too large."""
     events, _ = run(22002737, 120, Counter())
     pair = Pair(22002737)
     try:
@@ -280,7 +280,7 @@ def _thieves() -> Iterator[str]:
 
 
 def _thief_that_came_back() -> Iterator[str]:
-    """Have a worker come to the address of one that was to have a task: it is not to have it."""
+    """Let a worker come to the address of one that was to have a task: it must not get the task."""
     pair = Pair(0)
     tasks: dict[str, tuple[str, ...]] = {f"('map-{number}', 0)": () for number in range(40)}
     for event, _ in (

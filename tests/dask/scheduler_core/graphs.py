@@ -10,7 +10,7 @@ from .events import Graph, GraphTask
 __all__ = ["Graphs"]
 
 
-#: What tasks ask for of resources; what takes no thread, or several, is heeded by our slots alone
+#: Requests for resources; only Backhaul's slots heed requests for no thread, or for several
 ASKED: list[dict[str, float]] = [
     {},
     {"GPU": 1},

@@ -1,4 +1,4 @@
-"""What a task costs upstream's scheduler: the other half of ``scheduler_growth`` of crates/dask.
+"""Measures the cost of a task in upstream's scheduler, as ``scheduler_growth`` of crates/dask.
 
 ``python -m tests.dask.scheduler_core.growth map 10000 2`` from the root of the repository prints a
 row of that table: a graph comes, and every task is finished as soon as it is sent. Times are of the

@@ -33,7 +33,7 @@ class Ours:
         self.split = split
         #: Whether what tasks ask for is heeded
         self.asks = asks
-        #: What tasks are placed by, if they are by what links cost
+        #: Links by which tasks are placed, if they are
         self.links = links
         self.clients: list[str] = []
         self.steal_log: list[Any] = []

@@ -135,7 +135,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def pin() -> None:
-    """Have upstream's scheduler keep its sets in order.
+    """Make upstream's scheduler keep its sets in order.
 
     Raises
     ------

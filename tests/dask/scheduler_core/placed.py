@@ -1,6 +1,6 @@
 """Tasks placed by what links cost in streams of events: `LinkPlacement` beside upstream, and ours.
 
-What is known of links is told to both in the same words, as nothing here measures any.
+Both get the same description of links, because nothing here measures any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _patched: list[Patch] = []
 
 
 def place(scheduler: Any) -> LinkPlacement:
-    """Have a scheduler of upstream's place by what links cost."""
+    """Make a scheduler of upstream place by links."""
     _patch_workers()
     placement = LinkPlacement(scheduler)
     placement.attach()
@@ -47,7 +47,7 @@ def tell_links(
     flows: list[tuple[int, int, float, float]],
     request_s: float,
 ) -> None:
-    """Tell of links, which are between hosts by number."""
+    """Describe links, which are between hosts by number."""
     mirror.set_hosts(nics, flows)
     mirror.set_request_seconds(request_s)
 
@@ -60,7 +60,7 @@ class _Named:
 
 
 class OurLinks:
-    """What the core knows of workers and links."""
+    """The core's knowledge of workers and links."""
 
     def __init__(self) -> None:
         self.mirror = Placement(beta=BETA, beta_private=BETA_PRIVATE)
@@ -69,7 +69,7 @@ class OurLinks:
         self.workers: dict[str, tuple[Any, int]] = {}
 
     def begin(self, core: SchedulerCore) -> None:
-        """Have a core place by these links."""
+        """Make a core place by these links."""
         core.place_by_links(self.mirror, [], memory_target())
 
     def before(self, event: Event) -> None:
@@ -89,7 +89,7 @@ class OurLinks:
             self.mirror.remove_worker(worker)
 
     def go_on(self, core: SchedulerCore, scheduler: Any) -> None:
-        """Have a scheduler of upstream's place by all that a core knew, which it was made of."""
+        """Make a scheduler of upstream place by the knowledge of the core that it was made from."""
         _patch_workers()
         placement = LinkPlacement(scheduler)
         placement.mirror = placement.roots.mirror = self.mirror
@@ -135,7 +135,7 @@ def placing_of(scheduler: Any) -> dict[str, Any] | None:
             {ws.address: [str(ts.key) for ts in own] for ws, own in roots.own.items()}, hints
         ),
         "promised": sorted(
-            # What was promised to who has left half done, nobody needs.
+            # Promises to workers that left in a half-done event are not needed.
             (needed[task], roots.states[number].address)
             for task, number in placement.mirror.promised()
             if task in needed and number in roots.states

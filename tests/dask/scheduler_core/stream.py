@@ -19,7 +19,7 @@ from .graphs import Graphs
 
 __all__ = ["Stream"]
 
-#: What workers may have
+#: Resources of workers
 HAVE: list[dict[str, float]] = [{}, {"GPU": 1}, {"GPU": 2, "FOO": 10.5}, {"GPU": 4}]
 
 ANY_STATE = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred")
@@ -33,7 +33,7 @@ class Stream:
         self.made = 0
         self.workers_made = 0
         self.asks = asks
-        # What is large is worth planning where it is made.
+        # Large results are worth planning where they are made.
         large = [10**8, 10**8, 10**9]
         self.sizes = [28, 10**6, *large] if places else [0, 28, 28, 1000, 10**6]
         self.graphs = Graphs(self.random, asks, places)
@@ -63,12 +63,12 @@ class Stream:
                 return event
 
     def releases(self, state: Any) -> Iterator[Event]:
-        """Make events after which nobody wants anything, so that no task is left.
+        """Make events after which no client wants anything, so that no task is left.
 
         Each is made when the one before it was handled.
         """
         for _ in range(50):
-            # Nobody wants what clients scattered and did not keep.
+            # No client wants results that clients scattered and did not keep.
             if state.tasks and state.clients:
                 desired, client = list(state.tasks), self.clients[0]
                 yield self.event("client_desires_keys", desired=desired, client=client)

@@ -54,7 +54,7 @@ async def test_actors_are_the_cores(eventually: Eventually) -> None:
         s.validate_state()
         assert await counters[0].increment() == 12
         del counters, futures, start
-        # What stands for an actor on a worker is in a cycle.
+        # The stand-in for an actor on a worker is in a cycle.
         gc.collect()
         await eventually(lambda: not len(s.tasks))
 

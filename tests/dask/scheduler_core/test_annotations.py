@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("by_engine", "is_told")
 
 @pytest.fixture
 def is_told() -> Iterator[None]:
-    """Have tasks wait until told, at the end of the test at the latest."""
+    """Let tasks wait for an event, until the end of the test at the latest."""
     go_on.clear()
     tried.clear()
     yield

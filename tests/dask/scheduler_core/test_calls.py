@@ -88,7 +88,7 @@ async def test_calls_may_need_what_is_named_by_no_text(engine: bool) -> None:
         assert await c.gather(futures) == [12, 23]
         assert not core.escapes
         assert len(core.specs) == 2
-        # Who looks finds the same.
+        # A program that reads finds the same.
         needs = [s.tasks[future.key].dependencies for future in futures]
         assert [[ts.key for ts in some] for some in needs] == [[("x", 1)], [("x", 2)]]
 

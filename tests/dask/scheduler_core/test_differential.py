@@ -103,7 +103,7 @@ def test_a_difference_that_no_message_shows_is_noticed(converts: list[str]) -> N
     found = differences(ended.stdout)
     assert found, ended.stdout
     assert all(re.search(r": /task_groups/.*/(start|stop): upstream has", one) for one in found)
-    # The event is named after which it was there, though nobody looked then.
+    # The event is named after which the difference was there, though no comparison was due then.
     assert found == differences(differential(*arguments, "--every").stdout)
 
 

@@ -68,7 +68,7 @@ async def test_keys_that_are_no_texts_become_no_python_objects(engine: bool) -> 
         both = c.get(more, ["z", "w"], sync=False)
         assert await c.gather(both) == [8, 8]
         assert not core.escapes
-        # Who looks finds Dask's own.
+        # A program that reads finds Dask's own.
         ts = s.tasks[("y", 3)]
         assert (ts.group.name, ts.group.prefix.name) == ("y", "y")
         assert not core.escapes

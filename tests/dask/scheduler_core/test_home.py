@@ -19,7 +19,7 @@ from backhaul.errors import EscapeError
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
 
-#: What a thread can do at any time with upstream's own state, too
+#: Operations that a thread can do at any time with upstream's own state, too
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "tasks": lambda s: dict(s.tasks),
     "states": lambda s: [ts.state for ts in list(s.tasks.values())],
@@ -100,7 +100,7 @@ async def test_an_event_loop_that_waits_for_the_thread_refuses_it(
     (error,) = raised
     assert str(error).startswith("the scheduler's event loop has not answered")
     assert "thread 'curious'" in str(error)
-    # Nor does it look later on, when nobody waits for it.
+    # The read does not happen later on either, when no thread waits for it.
     await asyncio.sleep(0.01)
     assert not looked
     # One that does not wait for it, does.

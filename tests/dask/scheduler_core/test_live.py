@@ -1,4 +1,4 @@
-"""A running scheduler whose state is in the core, and what happens when somebody looks."""
+"""A running scheduler whose state is in the core, and reads of that state."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_keys_that_are_no_texts() -> None:
         assert core.is_active
         while len(s.tasks):
             await asyncio.sleep(0.01)
-        # Python hears later of what the engine has let go of.
+        # Python learns later which tasks the engine has released.
         while not core.texts.are_keys:
             await asyncio.sleep(0.01)
 
@@ -133,7 +133,7 @@ LOOKS: dict[str, Callable[[Scheduler], Any]] = {
     "in_flight": lambda s: len(s.extensions["stealing"].in_flight),
 }
 
-#: Those that the core answers
+#: Reads that the core answers
 ANSWERED: dict[str, Callable[[Scheduler], Any]] = {
     "tasks": lambda s: dict(s.tasks),
     "a task": lambda s: [s.tasks[key].state for key in list(s.tasks)[:1]],
@@ -324,7 +324,7 @@ async def test_functions_that_ask_for_resources_stay_in_the_core() -> None:
 @gen_test()
 async def test_a_task_that_came_as_a_pickle_stays_one() -> None:
     async with cluster() as (c, s, core, _):
-        # There is `asks`, so whoever looks into functions of graphs looks into all of them.
+        # `asks` was seen, so functions of all graphs are inspected.
         future = c.submit(inc, 1)
         assert await future == 2
         assert core.is_active
@@ -355,7 +355,7 @@ async def test_clients_come_and_go() -> None:
 
 
 class Hears(SchedulerPlugin):
-    """Hears of transitions."""
+    """Listens to transitions."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -541,7 +541,7 @@ async def test_keys_that_are_let_go_of_together_are_one_message() -> None:
             await asyncio.sleep(0.01)
         messages = [entry[1] for entry in worker.state.log if entry[0] == "free-keys"]
         assert sorted(key for freed in messages for key in freed) == sorted(keys)
-        # A client lets go of up to 256 at a time; the first may go by itself.
+        # A client releases up to 256 at a time; the first may go alone.
         assert len(messages) < 20
         assert not core.escapes
 

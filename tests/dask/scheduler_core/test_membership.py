@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("by_engine", "is_told")
 
 @pytest.fixture
 def is_told() -> Iterator[None]:
-    """Have tasks wait until told, at the end of the test at the latest."""
+    """Let tasks wait for an event, until the end of the test at the latest."""
     go_on.clear()
     yield
     go_on.set()
@@ -63,7 +63,7 @@ async def test_what_a_worker_alone_had_is_computed_again(eventually: Eventually)
     async with cluster() as (c, s, core, workers):
         futures = c.map(inc, range(40), pure=False)
         await wait(futures)
-        # A worker's thread tells of a result before its event loop files that.
+        # A worker's thread reports a result before its event loop files that.
         await eventually(lambda: sum(len(worker.data) for worker in workers) == 40)
         lost = {str(key) for key in workers[0].data}
         assert lost
@@ -137,7 +137,7 @@ async def test_a_worker_that_joins_takes_part_by_the_core(by_engine: bool) -> No
                 before = core.engine_counts()["task-finished"]
                 more = c.map(inc, range(50), pure=False, workers=None)
                 await wait(more)
-                # What came in one batch with anything else was Python's.
+                # Reports that came in one batch with any other message were Python's.
                 assert before + 25 < core.engine_counts()["task-finished"] <= before + 50
             assert s.workers[late.address].nbytes == core.core.worker_bytes(late.address)
         assert not core.escapes
@@ -210,7 +210,7 @@ async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on(
 
 
 class Hears(SchedulerPlugin):
-    """Hears of workers, and looks at them."""
+    """Listens to workers, and reads their state."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -225,7 +225,7 @@ class Hears(SchedulerPlugin):
 
 
 async def _story(is_core: bool, eventually: Eventually) -> tuple[list[Any], dict[str, Any]]:
-    """Have workers come, pause, go on and go; say what is told of it, and what is left."""
+    """Let workers come, pause, go on and go; return events and the state that is left."""
     go_on.clear()
     async with cluster(settings={KEY: is_core}) as (c, s, core, workers):
         plugin = Hears()
@@ -285,7 +285,7 @@ async def test_what_is_told_and_what_is_left_is_as_without_the_core(eventually: 
 
 
 async def _log_of_a_loss(is_core: bool, eventually: Eventually) -> list[str]:
-    """Have a worker die with data, a result and a task that fails by that; give what is logged."""
+    """Let a worker die with data, a result and a task that fails by that; return the log."""
     settings = {KEY: is_core, "distributed.scheduler.allowed-failures": 0}
     go_on.clear()
     async with cluster(workers=1, settings=settings) as (c, s, core, (worker,)):

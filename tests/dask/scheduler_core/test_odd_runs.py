@@ -1,4 +1,4 @@
-"""What workers may say of runs and hardly ever do: the core takes it, or Dask does."""
+"""Reports of runs that workers may send and hardly ever do: the core or Dask handles them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ in_core_or_not = pytest.mark.parametrize("in_core", [True, False], ids=["core", 
 
 
 class Stuck:
-    """What can be sent and not be had."""
+    """An object that can be sent and not be unpickled."""
 
     def __getstate__(self) -> dict[str, int]:
         return {"a": 1}
@@ -78,7 +78,7 @@ def said_of(op: str, key: str, run_id: int) -> dict[str, Any]:
 
 
 def trust(workers: list[Worker]) -> None:
-    """Have workers take sizes that are no whole numbers: those that check themselves do not."""
+    """Make workers accept sizes that are no whole numbers: workers that validate do not."""
     for worker in workers:
         worker.state.validate = False
 
@@ -95,9 +95,9 @@ async def test_an_input_that_a_worker_cannot_unpickle_ends_no_worker(
         behind = c.submit(type, stuck, workers=[there], pure=False)
         failed = workers[1].state.tasks
         await eventually(lambda: stuck.key in failed and failed[stuck.key].state == "error")
-        # It says that the task failed, which nobody had it run.
+        # It reports that a task failed that it was never asked to run.
         assert failed[stuck.key].run_id == -1
-        # What needs it waits, as it does with Dask. All that is said before that comes before.
+        # Its dependents wait, as with Dask. Earlier messages come before.
         assert await c.gather([c.submit(inc, 2, workers=[one]) for one in (here, there)]) == [3, 3]
         assert not behind.done()
         assert core.is_active is in_core, core.escapes
@@ -122,7 +122,7 @@ async def test_a_run_that_nobody_was_given_does_not_count(
         run = holder.state.tasks["slow"].run_id
         stranger.batched_send(said_of(op, "slow", run_id))
         stranger.batched_send(said_of(op, "nobody-knows", run_id))
-        # Whom it was sent is to run it once more: it knows no better.
+        # The worker that it was sent to is to run it once more: that worker knows no better.
         holder.batched_send(said_of(op, "slow", run_id))
         assert await slow == 2
         assert core.is_active is in_core, core.escapes
@@ -180,7 +180,7 @@ async def test_parts_of_bytes_that_are_left_do_not_keep_the_state_out(
         (ws,) = s.workers.values()
         assert isinstance(ws.nbytes, float)
         await goes_on_in_the_core(c, core, before)
-        # What adds up to no number stays with Dask.
+        # Sizes that add up to no number stay with Dask.
         core.escape("a test")
         await eventually(lambda: not len(s.tasks))
         ws.nbytes = float("nan")  # type: ignore[assignment]

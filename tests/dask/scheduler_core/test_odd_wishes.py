@@ -1,4 +1,4 @@
-"""What clients may ask for and hardly ever do: the core takes it, or Dask does, and all goes on."""
+"""Requests that clients may make and hardly ever do: the core or Dask handles them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_forgotten(core: live_core.LiveCore, text: str) -> bool:
 
 @pytest.fixture
 def is_told() -> Iterator[None]:
-    """Have tasks wait until told, at the end of the test at the latest."""
+    """Let tasks wait for an event, until the end of the test at the latest."""
     go_on.clear()
     yield
     go_on.set()

@@ -52,7 +52,7 @@ async def watched(folder: Path) -> AsyncIterator[tuple[Any, Client, Browser]]:
         yield cluster, client, browser
 
 
-#: No page's: where strangers have the CPU, tasks that took long are taken back from their worker
+#: Escapes that no page causes: where other programs have the CPU, long tasks are taken back
 _STRANGERS: Final = frozenset({"tasks to take back"})
 
 

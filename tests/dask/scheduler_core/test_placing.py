@@ -101,7 +101,7 @@ async def test_tasks_are_placed_without_leaving_the_core(eventually: Eventually)
 async def test_what_is_planned_goes_with_the_state(eventually: Eventually) -> None:
     async with cluster(workers=0, settings=PLACES) as (c, s, core, _):
         placement = placement_on(s)
-        # Two hosts, as far as anybody can tell
+        # Two hosts, as far as addresses show
         async with (
             Worker(s.address, nthreads=1, host="127.0.0.1", validate=True),
             Worker(s.address, nthreads=1, host="127.0.0.2", validate=True),
@@ -119,7 +119,7 @@ async def test_what_is_planned_goes_with_the_state(eventually: Eventually) -> No
             hints = said["hints"]
             assert len(hints) > 20
             assert set(hints.values()) == set(s.workers)
-            # What is combined is planned for one worker.
+            # Roots that are combined are planned for one worker.
             apart = sum(
                 hints.get(f"block-ya{number}") != hints.get(f"block-yb{number}")
                 for number in range(20)
@@ -202,7 +202,7 @@ async def test_placement_that_is_switched_off_is_heard_of(
         switch_off(s)
         assert core.escapes == {"placement is switched": 1}
         await eventually(lambda: not s.tasks)
-        # A worker that the costs have not been told of gets tasks all the same.
+        # A worker that is not in the costs gets tasks all the same.
         async with Worker(s.address, nthreads=1, validate=True):
             futures = pairs(c, 20, "y")
             assert await c.gather(futures) == [2 * (100_000 + number) for number in range(20)]

@@ -23,7 +23,7 @@ from tests.dask.slotted_cluster import all_is_free, gate
 
 pytestmark = pytest.mark.usefixtures("by_engine")
 
-#: Units in use, by worker and unit; whoever finds one in use says so
+#: Units in use, by worker and unit; a task that finds one in use records a clash
 in_use: set[tuple[int, Any]] = set()
 clashes: list[tuple[int, Any]] = []
 lock = threading.Lock()
@@ -40,7 +40,7 @@ def fresh_gate() -> Any:
 
 @resources(GPU=1, CPU=0)
 def exclusive(number: int, of: int = 0) -> int:
-    """Hold a unit that nobody else may hold."""
+    """Hold a unit that no other task may hold."""
     unit = of, resource_id("GPU")
     with lock:
         clashes.extend(unit for _ in in_use & {unit})
@@ -210,7 +210,7 @@ async def test_a_key_that_comes_again_while_the_first_waited(
 
 
 class _Listens(SchedulerPlugin):
-    """Hears of transitions, so that the state is Dask's from the beginning."""
+    """Listens to transitions, so that the state is Dask's from the beginning."""
 
     def transition(self, *args: object, **kwargs: object) -> None: ...
 
@@ -263,7 +263,7 @@ async def test_what_is_bound_to_a_worker_is_in_nobodys_way(
 async def full_and_loose(
     client: Client, worker: Worker, eventually: Eventually
 ) -> tuple[list[Any], Any]:
-    """Have a worker take all that it does, then ask it for more that may run elsewhere."""
+    """Give a worker all the tasks that it takes, then more that may run elsewhere."""
     with dask.annotate(workers=[worker.address]):
         asking: list[Any] = client.map(gated, range(2), pure=False)
     await eventually(lambda: len(worker.state.tasks) == 2)
@@ -328,7 +328,7 @@ async def test_a_core_that_comes_after_an_escape_hears_of_workers_that_pause(
         await eventually(lambda: s.workers[workers[0].address].status == Status.paused)
         futures = c.map(exclusive, range(9), of=1)
         assert await c.gather(futures) == list(range(1, 10))
-        # What came before may be there still.
+        # Earlier results may be there still.
         kept = core.core.keys_in("has_what", workers[0].address)
         assert not {future.key for future in futures} & set(kept)
         assert core.is_active

@@ -71,8 +71,8 @@ async def test_hot_messages_are_handled_without_python() -> None:
         while len(s.tasks):
             await asyncio.sleep(0.01)
         counts = core.engine_counts()
-        # Each stream comes to us with its first message, until that is handled: of two workers,
-        # each of which may tell of 32 tasks at once.
+        # Each stream comes to Python with its first message, until that is handled: of two workers,
+        # each of which may report 32 tasks together.
         assert counts["task-finished"] >= 3 * 200 - 100
         assert counts["client-releases-keys"] >= 1
         while core.engine_counts()["release-worker-data"] < 500:
@@ -93,7 +93,7 @@ async def test_keys_that_are_no_texts_are_handled_too() -> None:
         assert not core.escapes
         while len(s.tasks):
             await asyncio.sleep(0.01)
-        # Python hears of it later.
+        # Python learns of it later.
         while not core.texts.are_keys:
             await asyncio.sleep(0.01)
 
@@ -119,7 +119,7 @@ async def test_tasks_of_a_group_that_is_known_are_submitted_past_python() -> Non
         events = [event for _, event in s.get_events("scheduler")[before:]]
         assert all(event["action"] == "update-graph" for event in events)
         assert {event["metrics"]["new_tasks"] for event in events} == {1}
-        # The last one that was let go of may be on its way to be told.
+        # The report of the last released key may be on its way.
         while len(s.tasks) > 41:
             await asyncio.sleep(0.01)
         core.escape("to look")
@@ -278,7 +278,7 @@ async def test_a_failing_task_and_the_others() -> None:
         assert time.monotonic() - began < 5
         assert not core.escapes
         assert await c.gather(good) == list(range(1, 61))
-        # What was raised refers to the futures that raised it, so they would stay.
+        # The exceptions refer to the futures that raised them, so they would stay.
         bad.release()
         behind.release()
         while len(s.tasks) > 60:
@@ -368,7 +368,7 @@ async def test_an_error_on_the_engines_thread_ends_no_scheduler(
         slow = c.submit(slowinc, 1, delay=2, key="slow", priority=1)
         await report_run_of_another("slow", workers)
         assert await c.gather(futures) == list(range(1, 201))
-        # The client may have all results before the event loop hears of it.
+        # The client may have all results before the event loop handles the reports.
         while not core.escapes:
             await asyncio.sleep(0.01)
         assert core.escapes == {"an error in the core": 1}
@@ -534,7 +534,7 @@ async def test_messages_wait_for_what_is_queued_for_the_same_peer() -> None:
     messages = msgpack.unpackb(header)
     assert {message["op"] for message in messages} == {"compute-task"}
     assert len(specs) == len(messages)
-    # What has gathered before somebody else queues something leaves before it.
+    # Messages that were gathered before the loop queues another one leave before it.
     core.handle_client_releases_keys("release", 3.0, [messages[0]["key"]], "client")
     streams.hold(peer, True)
     assert not streams.flush()

@@ -41,7 +41,7 @@ def test_a_worker_that_is_killed_in_the_middle() -> None:
         assert client.submit(inc, 1).result() == 2
 
 
-#: A client that never ends by itself, and says when the engine has heard of some of its tasks
+#: A client that never ends, and prints when the engine has handled some of its tasks
 OTHER_CLIENT = """
 import sys, time
 from distributed import Client, wait
@@ -107,7 +107,7 @@ def test_an_escape_while_a_client_hears_nothing() -> None:
             other.send_signal(signal.SIGSTOP)
             while not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.is_idle):
                 time.sleep(0.05)
-            # What it was to hear has gathered, and is sent as the engine leaves.
+            # Its messages were gathered, and are sent as the engine leaves.
             groups = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.task_groups))
             assert groups == 1
             other.send_signal(signal.SIGCONT)
@@ -134,7 +134,7 @@ async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over(
         assert core.escapes == {"the comm of a stream that is replaced": 1}
         future = c.submit(inc, 2)
         await held.held.wait()
-        # Nothing of ours sends on the comm below, whatever else is to be done.
+        # Backhaul sends nothing on the comm below, whatever else is to be done.
         others = c.map(inc, range(10))
         last = others[-1].key
         await eventually(lambda: last in s.tasks)

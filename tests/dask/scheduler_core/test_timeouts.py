@@ -34,7 +34,7 @@ def when_told(number: int) -> int:
 
 @pytest.fixture(autouse=True)
 def is_told() -> Iterator[None]:
-    """Have tasks wait until told, at the end of the test at the latest."""
+    """Let tasks wait for an event, until the end of the test at the latest."""
     go_on.clear()
     yield
     go_on.set()
@@ -42,7 +42,7 @@ def is_told() -> Iterator[None]:
 
 @pytest.fixture(params=["dasks", "python", "engine"])
 def has_core(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Have the state with Dask, for comparison, then in the core."""
+    """Leave the state with Dask, for comparison, then give it to the core."""
     with configured({ENGINE: request.param == "engine", KEY: request.param != "dasks"}):
         yield request.param != "dasks"
 
@@ -61,7 +61,7 @@ def affected(s: Scheduler) -> set[Any]:
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have both clocks be ahead, for what has waited."""
+    """Set both clocks ahead, for tasks that have waited."""
     for module, name in (
         (distributed.scheduler, "monotonic"),
         (unrunnable, "monotonic"),
@@ -218,7 +218,7 @@ async def test_the_timer_goes_on_after_an_escape(eventually: Eventually) -> None
         s.periodic_callbacks["no-workers-timeout"].stop()
         future = c.submit(inc, 1, workers=[NOBODY], key="first")
         await eventually(lambda: "first" in s.tasks)
-        # Somebody makes another while the core has the state.
+        # A program makes another timer while the core has the state.
         timer = PeriodicCallback(s._check_no_workers, 20)
         timer.start()
         try:

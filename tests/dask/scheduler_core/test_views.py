@@ -1,4 +1,4 @@
-"""What is looked at while the core has the state is what Dask has after an escape."""
+"""Reads while the core has the state give what Dask has after an escape."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
             await asyncio.sleep(0.01)
         again = c.map(inc, range(7))
         await wait(again)
-        # The core has heard of the prefix, which is the same object still.
+        # The core knows the prefix, which is the same object still.
         assert core.is_active
         assert s.task_prefixes["slowinc"] is prefix
         assert len(wants) == 7

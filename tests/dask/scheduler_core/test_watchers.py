@@ -1,4 +1,4 @@
-"""Plugins that watch what ends, while the core has the state: they have heard of all that ended."""
+"""Plugins that watch ended tasks, while the core has the state: they get all ends."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_task_stream_that_goes_hears_no_more() -> None:
         assert plugin.index == 10
 
 
-#: What reads what a task stream has heard; each gives how many runs it finds
+#: Reads of a task stream's data; each returns how many runs it finds
 READS: dict[str, Callable[[TaskStreamPlugin], int]] = {
     "buffer": lambda plugin: len(plugin.buffer),
     "index": lambda plugin: plugin.index,

@@ -1,4 +1,4 @@
-"""What clients put on workers, cancel, have run again and share, while the core has the state."""
+"""Results that clients scatter, cancel, recompute and share, while the core has the state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("by_engine", "is_told")
 
 @contextlib.contextmanager
 def workers_may_close() -> Iterator[None]:
-    """Have tasks told at the end: workers wait for their threads as they close."""
+    """Release the tasks at the end: workers wait for their threads as they close."""
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ def workers_may_close() -> Iterator[None]:
 
 @pytest.fixture
 def is_told() -> Iterator[None]:
-    """Have tasks wait until told, at the end of the test at the latest."""
+    """Let tasks wait for an event, until the end of the test at the latest."""
     go_on.clear()
     may_run.clear()
     yield
@@ -276,7 +276,7 @@ async def test_a_client_that_goes_is_forgotten_and_may_come_again(
         if by_engine:
             before = core.engine_counts().get("task-finished", 0)
             await c.gather(c.map(inc, range(20), pure=False))
-            # What came in one batch with anything else was Python's.
+            # Reports that came in one batch with any other message were Python's.
             assert before < core.engine_counts()["task-finished"] <= before + 20
         assert not core.escapes
         core.escape("to look at it")

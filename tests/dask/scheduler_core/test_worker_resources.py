@@ -90,7 +90,7 @@ async def test_workers_with_resources_come_and_go() -> None:
 
 
 class Looks(SchedulerPlugin):
-    """Looks at the log as soon as a worker comes: before the core hears of it."""
+    """Reads the log as soon as a worker comes: before the core has the worker."""
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         len(scheduler.transition_log)

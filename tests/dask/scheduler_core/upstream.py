@@ -1,9 +1,8 @@
 """Upstream's scheduler without I/O: a real ``Scheduler``, not started, driven by its own handlers.
 
-What is put in place of parts of it is what reaches out: streams record what is sent, clocks are
-set, and threads that read and order graphs are done without. So are its web server, its directory
-and what measures the process: a socket, a file and an entry of ``sys.path`` for each stream would
-stay until the end.
+Its parts that reach out are replaced: streams record their messages, clocks are set, and threads
+that read and order graphs are left out. So are its web server, its directory and its monitor of
+the process: a socket, a file and an entry of ``sys.path`` for each stream would stay until the end.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Clock:
 
 
 class _Monitor:
-    """What would measure the process."""
+    """Stands in for the monitor of the process."""
 
     def update(self) -> None:
         pass
@@ -72,7 +71,7 @@ Scheduler.start_http_server = lambda *arguments, **options: None  # type: ignore
 
 
 class Stream:
-    """What is sent to one worker or client."""
+    """Records messages to one worker or client."""
 
     def __init__(self, interval: object = None, loop: object = None) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -88,7 +87,7 @@ class Stream:
 
 
 class _Never:
-    """What is awaited by who waits for the next message of a worker."""
+    """Awaited by a scheduler that waits for the next message of a worker."""
 
     def __await__(self) -> Any:
         yield
@@ -189,7 +188,7 @@ class Upstream:
         self.state.plugins.clear()
         self.stealing: Any = stealing_module.WorkStealing(self.state)
         self.state.extensions["stealing"] = self.stealing
-        #: What it has logged
+        #: Its log
         self.steal_log: list[Any] = []
         vars(self.stealing)["log"] = self.steal_log.append
         # A timer that forgets events an hour later
@@ -204,7 +203,7 @@ class Upstream:
         self.waiting: list[Any] = []
 
     def _take_turn(self) -> None:
-        """Have what all schedulers of a process share be this one's."""
+        """Make the objects that all schedulers of a process share be this one's."""
         for name, replacement in self.replaced.items():
             setattr(module, name, replacement)
         vars(stealing_module)["time"] = self.clock
@@ -232,7 +231,7 @@ class Upstream:
         self.state.status = Status.closed
         placement = placement_of(self.state)
         if placement is not None:
-            # It would hear of others' tasks, and stay.
+            # It would get tasks of other schedulers, and stay.
             placement.detach()
         for coroutine in self.waiting:
             coroutine.close()
@@ -272,7 +271,7 @@ class Upstream:
     def has_broken_queue(self) -> bool:
         """Tell whether the queue's heap has entries that cannot be compared.
 
-        What it does from then on hangs on where they lie in it.
+        The consequences depend on where they lie in it.
         """
         return len({key is None for key, _, _ in self.state.queued._heap}) > 1
 
@@ -344,7 +343,8 @@ class Upstream:
         try:
             waiting = _run(coroutine)
         finally:
-            # One that is refused in the middle is there, and told of tasks, nevertheless.
+            # A worker that is refused in the middle of the event is there nevertheless, and gets
+            # tasks.
             added = self.state.workers.get(address) not in (None, before)
             if added:
                 self.streams.append(("worker", address, self.state.stream_comms[address]))

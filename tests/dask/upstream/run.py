@@ -28,8 +28,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-#: What runs unless files are named: the comm itself, rpc, lost workers, and the heaviest user of
-#: the data path.
+#: Files that run unless some are named: the comm itself, rpc, lost workers, and the heaviest user
+#: of the data path.
 FILES = (
     "distributed/comm/tests/test_comms.py",
     "distributed/comm/tests/test_tcp.py",

@@ -16,7 +16,7 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
     Ours, with that installed, and its hot messages on the engine's thread.
 
 With ``BACKHAUL_UNCHECKED`` workers do not validate each step, and neither they nor schedulers count
-steps, as those of users: what takes the place of Dask's where nobody looks on runs only then.
+steps, as those of users: code that replaces Dask's only where no program follows steps runs then.
 ``unchecked`` has the state validated at the end of a test.
 
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
@@ -41,7 +41,7 @@ VARIABLE = "BACKHAUL_SUBSTITUTE"
 #: Set where steps are neither validated nor counted
 UNCHECKED = "BACKHAUL_UNCHECKED"
 
-#: What is installed in every scheduler, by name
+#: Modules that are installed in every scheduler, by name
 _IN_SCHEDULERS = {
     "work-in-hand": "backhaul.dask.scheduler.window",
     "scheduler-core": "backhaul.dask.scheduler.core.live_core",
@@ -91,7 +91,7 @@ def _install_in_schedulers(module: str) -> None:
 
 
 def _uncheck() -> None:
-    """Have workers and schedulers look at their steps as little as they do outside of tests."""
+    """Turn off validation and counting of steps in workers and schedulers, as outside of tests."""
     from distributed.scheduler import Scheduler
     from distributed.worker import Worker
 

@@ -1,4 +1,4 @@
-//! The bytes of Python's buffers, which nobody changes while they are read.
+//! The bytes of Python's buffers, which no thread changes while they are read.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::intern;

@@ -69,10 +69,10 @@ fn write(
     Ok(writer.into_bytes())
 }
 
-/// What all of the tasks share
+/// Parts that all of the tasks share
 struct Shared {
     pieces: Writer,
-    /// What those depend on whose arguments are plain
+    /// Dependencies of the tasks whose arguments are plain
     dependencies: Writer,
     /// Objects in it that can change, which no task may refer to besides
     seen: HashSet<usize>,
@@ -165,7 +165,7 @@ fn written(pieces: &[Piece]) -> Result<Writer, Stop> {
     Ok(writer)
 }
 
-/// Whether an object is written as it is, and refers to nothing
+/// Returns whether an object is written as it is, and refers to nothing
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyInt>()
         || object.is_exact_instance_of::<PyString>()

@@ -1,7 +1,7 @@
 //! From msgpack to Python objects, with placeholders resolved.
 //!
-//! Arrays become tuples. What is refused, and with which exception, is what the package msgpack
-//! does under Dask's settings.
+//! Arrays become tuples. Refusals and their exceptions are those of the package msgpack under
+//! Dask's settings.
 
 use backhaul_dask::codec::header;
 use backhaul_dask::codec::task::payload_of;
@@ -25,7 +25,7 @@ pub(super) struct Decoder<'a, 'py> {
     message: Option<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)>,
     /// Items of the tuples that are not complete yet
     items: Vec<Bound<'py, PyAny>>,
-    /// What becomes of scalars: unknown until the first comes
+    /// How scalars are read: unknown until the first comes
     reading: Option<Reading>,
     /// Time spent on them
     scalars: Stopwatch,
@@ -126,7 +126,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         Ok(dict.into_any())
     }
 
-    /// What a map with a reserved key stands for
+    /// Returns the object that a map with a reserved key stands for
     fn replaced(&self, dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
         if dict.len() == 2
             && dict.contains(header::SET)?
@@ -145,8 +145,8 @@ impl<'a, 'py> Decoder<'a, 'py> {
         }
     }
 
-    /// What the map that is to be read stands for, if that is a pickled object without buffers or a
-    /// serialized scalar
+    /// Returns the object that the next map stands for, if that is a pickled object without buffers
+    /// or a serialized scalar
     ///
     /// Nothing is taken from the reader otherwise; whatever is unusual is left to `hook`.
     fn placeholder(&mut self) -> PyResult<Option<Bound<'py, PyAny>>> {

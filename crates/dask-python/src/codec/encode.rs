@@ -1,7 +1,7 @@
 //! From Python objects to msgpack, with what msgpack cannot say put into frames of its own.
 //!
-//! Types are told apart as the packer of the package msgpack does: exact types first, then their
-//! sub-classes, which are written as what they derive from.
+//! Types are matched as by the packer of the package msgpack: exact types first, then their
+//! sub-classes, which are written as their base type.
 
 use backhaul_dask::codec::header;
 use backhaul_dask::codec::scalar::is_sent_as_it_is;
@@ -43,7 +43,7 @@ pub(super) struct Frames<'a, 'py> {
     pub(super) list: &'a Bound<'py, PyList>,
     /// Passed on to `default`
     pub(super) options: &'a Bound<'py, PyAny>,
-    /// Whether what cannot be packed is pickled
+    /// True if what cannot be packed is pickled
     pub(super) or_pickle: bool,
 }
 
@@ -264,7 +264,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         Ok(())
     }
 
-    /// What to pack in place of an object; `None`, if it is written already
+    /// Returns the object to pack in place of another; `None` if it is written already
     fn default(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -449,7 +449,7 @@ const KEPT_SLOT: &str = "_repr";
 /// As deep as the package msgpack nests (1.2.4)
 const NESTING_MAX: i32 = 1024;
 
-/// Room for a usual header; more is had by growing
+/// Room for a usual header; a longer one makes the buffer grow
 const HEADER_BYTES_USUAL: usize = 512;
 
 /// `Py_TPFLAGS_HEAPTYPE`: the type was made while the program ran

@@ -32,7 +32,7 @@ pub(super) struct LoadedFunctions {
 /// Functions by their pickles
 type Loaded = Bounded<Box<[u8]>, Arc<Py<PyAny>>>;
 
-/// What is known of a function
+/// A remembered function
 struct Sent {
     function: Py<PyAny>,
     /// As it is written into a task
@@ -40,7 +40,7 @@ struct Sent {
     check: Check,
 }
 
-/// What must hold for an entry to be used
+/// A condition for the use of an entry
 enum Check {
     /// Importing it gives the function
     Name {
@@ -59,7 +59,7 @@ struct Parts {
     /// Cells of the closure with their contents
     cells: Vec<(Py<PyAny>, Py<PyAny>)>,
     namespace: Named,
-    /// The attributes that somebody gave it
+    /// The attributes that the program gave it
     own: Named,
 }
 
@@ -216,7 +216,7 @@ impl Sent {
                 .iter()
                 .try_fold(true, |valid, parts| Ok(valid && parts.are_same(py)?)),
         };
-        // Whoever looks next will meet the error again, and can tell it.
+        // The next look meets the error again, and can report it.
         valid.unwrap_or(false)
     }
 

@@ -138,7 +138,7 @@ impl<'py> Names<'py> {
     }
 }
 
-/// Whether an object is of a class that stands for something in a graph, and of no other
+/// Returns whether an object is of a class that stands for something in a graph, and of no other
 fn is_node(codec: &Codec, object: &Bound<'_, PyAny>) -> bool {
     let names = &codec.names;
     names.tasks.iter().any(|class| is_class_of(class, object))

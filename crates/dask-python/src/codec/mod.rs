@@ -39,7 +39,7 @@ pub(crate) struct Codec {
     loaded: LoadedFunctions,
 }
 
-/// What the codec is told of the world above it
+/// Python's functions and classes that the codec uses
 struct Names {
     /// `default(object, frames, options)`: a packable object for one that is not
     default: Py<PyAny>,
@@ -51,7 +51,7 @@ struct Names {
     hook: Py<PyAny>,
     /// `plain_hook(dict)`: the same for headers
     plain_hook: Py<PyAny>,
-    /// `weigh(object)`: about how many bytes an object has, negative if nobody knows
+    /// `weigh(object)`: about how many bytes an object has, negative if unknown
     weigh: Py<PyAny>,
     /// Marks an object to be pickled
     to_pickle: Py<PyType>,
@@ -61,7 +61,7 @@ struct Names {
     serialized: Py<PyAny>,
     /// Header of any scalar that is serialized
     scalar_header: Py<PyBytes>,
-    /// What is read from it
+    /// The header as read from it
     scalar_header_read: Py<PyDict>,
     /// `scalar_protocol(options)`: the pickle protocol for scalars; `None`, if they are Dask's
     scalar_protocol: Py<PyAny>,
@@ -311,7 +311,7 @@ impl Names {
     }
 }
 
-/// Whether this is the class of an object itself
+/// Returns whether this is the class of an object itself
 fn is_class_of(class: &Py<PyType>, object: &Bound<'_, PyAny>) -> bool {
     object.get_type_ptr().cast() == class.as_ptr()
 }

@@ -1,8 +1,8 @@
 //! Numbers and short text that are to be serialized: results of small tasks, above all.
 //!
 //! Dask pickles each of them by way of its families, its compression and the meters around them,
-//! and writes the same header for all. Here the pickle is all that is made. What the header is, and
-//! whether Dask would write it now, is asked of Python.
+//! and writes the same header for all. Here only the pickle is made. Python supplies the header,
+//! and decides whether Dask would write that header now.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Stopwatch {
     }
 }
 
-/// What becomes of a scalar that is read
+/// How a scalar is read
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reading {
     /// It is unpickled
@@ -67,11 +67,11 @@ pub(super) fn kept<'py>(
     header: &Bound<'py, PyDict>,
     pickled: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // Whoever passes it on writes into its header.
+    // A caller that passes it on writes into its header.
     serialized.call1((header.copy()?, [pickled]))
 }
 
-/// Whether an object is a number, short text or nothing; Dask serializes bytes in another way
+/// Returns whether an object is a number, short text or nothing; Dask serializes bytes differently
 pub(super) fn is_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(text) = object.cast_exact::<PyString>() {
         return Ok(text.len()? <= PICKLED_BYTES_MAX);

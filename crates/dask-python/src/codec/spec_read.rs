@@ -188,13 +188,13 @@ impl<'py> SpecReader<'_, 'py> {
         self.loaded(found)
     }
 
-    /// What is found by its name, as unpickling does
+    /// Finds an object by its name, as unpickling does
     fn find(&mut self, module: &[u8], path: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let module = self.keys.key(py, module)?;
         let mut found = match modules(py)?.get_item(&module)? {
             Some(loaded) if !loaded.is_none() && !is_initializing(&loaded)? => loaded,
-            // What another thread is importing is waited for.
+            // If another thread is importing the module, this waits for it.
             _ => py.import(&module)?.into_any(),
         };
         for name in path.split(|&byte| byte == b'.') {
@@ -221,7 +221,7 @@ fn malformed() -> PyErr {
 /// As deep as they are written
 const NESTING_MAX: usize = 100;
 
-/// Whether a module is being imported, perhaps by another thread, and lacks names
+/// Returns whether a module is being imported, perhaps by another thread, and lacks names
 fn is_initializing(module: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = module.py();
     let Some(spec) = module.getattr_opt(intern!(py, "__spec__"))? else {

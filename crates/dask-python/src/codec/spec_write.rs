@@ -1,9 +1,10 @@
 //! Tasks as pickles, without the pickler.
 //!
 //! A task is a handful of slots, most of them keys, numbers and references. Those are written as
-//! msgpack, with what msgpack does not tell apart in tagged arrays (see [`tag`]); around it is a
-//! pickle of four opcodes that calls our loader. What has no tag is not simple: the whole task then
-//! goes to the pickler, as it alone keeps the identity of objects that are referenced twice.
+//! msgpack, with types that msgpack does not have in tagged arrays (see [`tag`]); around it is a
+//! pickle of four opcodes that calls the loader. A value without a tag is not simple: the whole
+//! task then goes to the pickler, as it alone keeps the identity of objects that are referenced
+//! twice.
 
 use std::collections::HashSet;
 
@@ -43,7 +44,7 @@ pub(super) struct SpecWriter<'a> {
     start: usize,
     /// Addresses of the objects that can change, which must not be met twice
     seen: HashSet<usize>,
-    /// What comes is the function of the task itself, which may travel apart from the task
+    /// The next value is the function of the task itself, which may travel apart from the task
     may_be_by_value: bool,
 }
 
@@ -89,7 +90,7 @@ impl<'a> SpecWriter<'a> {
             return Err(Stop::NotSimple);
         }
         if let Ok(text) = object.cast_exact::<PyString>() {
-            // What is not Unicode, the pickler knows how to write.
+            // The pickler can write text that is not Unicode.
             let text = text.to_str().map_err(|_| Stop::NotSimple)?;
             if text.len() > PAYLOAD_BYTES_MAX {
                 return Err(Stop::NotSimple);

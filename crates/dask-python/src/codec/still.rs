@@ -1,8 +1,8 @@
 //! Collections that other threads may change while they are walked over.
 //!
-//! With the GIL nobody does, as long as no Python is called; where it is, the walk looks once more.
-//! Without it anybody may at any time, and PyO3's iterators panic then, so a copy is walked over:
-//! the interpreter makes it under the collection's own lock.
+//! With the GIL no thread does, as long as no Python is called; where it is, the walk looks once
+//! more. Without it any thread may at any time, and PyO3's iterators panic then, so a copy is
+//! walked over: the interpreter makes it under the collection's own lock.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};

@@ -64,7 +64,7 @@ impl Labeller {
     }
 }
 
-/// Whether `repr` writes a character as it is, between single quotes
+/// Returns whether `repr` writes a character as it is, between single quotes
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'\'' && byte != b'\\'
 }

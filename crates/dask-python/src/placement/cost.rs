@@ -1,7 +1,8 @@
 //! `backhaul_placement::cost` as Python calls it: reads what it needs off Dask's objects.
 //!
 //! One call for a decision, and none of its inputs becomes an object of Python: attributes of the
-//! scheduler's own states are read here, and workers are told apart by the address of theirs.
+//! scheduler's own states are read here, and workers are identified by the addresses of these
+//! states.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,7 +164,7 @@ impl Placement {
         };
         let prefixes = scheduler.getattr(intern!(py, "task_prefixes"))?;
         let mut stack = Stack::new(&self.workers, prefixes.cast_into()?, unknown_s, running);
-        // While Python runs nobody is to wait for the costs: that may be who has the interpreter.
+        // While Python runs no thread may wait for the costs: that thread may have the interpreter.
         let near = self.costs().near(&inputs);
         let near = near.candidates(|worker| stack.seconds(py, worker));
         let candidates: Vec<Candidate> = near
@@ -214,7 +215,7 @@ impl Placement {
 }
 
 impl Placement {
-    /// What it knows, for others that decide
+    /// Returns the costs, for other deciders
     pub(crate) fn shared(&self) -> SharedCosts {
         Arc::clone(&self.costs)
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 /// Reads what is declared, and what is coupled to what: `{"GPU": {0: {"NIC": [1]}}}`
 ///
-/// What is said of ids of the same pool is seconds a byte: `{"GPU": {0: {"GPU": {1: 5e-11}}}}`.
+/// Ids of the same pool have seconds a byte: `{"GPU": {0: {"GPU": {1: 5e-11}}}}`.
 pub(crate) fn read(
     declared: &Bound<'_, PyDict>,
     coupled: Option<&Bound<'_, PyDict>>,

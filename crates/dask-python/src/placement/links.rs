@@ -1,4 +1,4 @@
-//! What the scheduler knows of links, for Python.
+//! The scheduler's table of links, for Python.
 
 use backhaul_placement::links::{
     LinkEstimate, LinkTable, Memory, Prior, Priors, Report, TableError, Traffic, WorkerId,
@@ -97,7 +97,7 @@ impl Links {
             said: &said,
         };
         match self.table.lock().handle_report(report) {
-            // What finds no room is answered for by its hosts.
+            // For a pair that finds no room, its hosts answer.
             Ok(()) | Err(TableError::Full { .. }) => Ok(()),
             Err(error) => Err(PyKeyError::new_err(error.to_string())),
         }

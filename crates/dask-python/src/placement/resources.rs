@@ -1,4 +1,4 @@
-//! What tasks ask for, and what one worker lends: `ResourceRequest` and `ResourcePools`.
+//! Requests of tasks, and units that one worker lends: `ResourceRequest` and `ResourcePools`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// State behind a lock: a thread that comes while another is at it waits, with the GIL and without
 ///
-/// Whoever has locked it lets no Python run: arguments are read before, and results become objects
-/// after. A finalizer that ran in between would wait for its own thread.
+/// A thread that has locked it runs no Python: arguments are read before, and results become
+/// objects after. A finalizer that ran in between would wait for its own thread.
 #[derive(Default)]
 pub(crate) struct Shared<T>(Mutex<T>);
 

@@ -1,4 +1,4 @@
-//! What the workers of a scheduler have before them, read off its states for one decision.
+//! Work of a scheduler's workers, read from its states for one decision.
 
 use pyo3::intern;
 use pyo3::prelude::*;

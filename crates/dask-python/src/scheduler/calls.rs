@@ -100,8 +100,8 @@ impl Core {
         };
         let graphs = graphs_of_calls(&calls, &spans, &of).map_err(|_| malformed())?;
         let stimulus = Arc::from(stimulus);
-        // A million take seconds, in which other threads have work, too. Nobody else changes the
-        // state meanwhile: that is for this thread, and the engine is kept away.
+        // A million take seconds, in which other threads have work, too. No other thread changes
+        // the state meanwhile: only this thread may, and the engine is kept away.
         py.detach(|| {
             let (mut new, mut collided) = (0, 0);
             for graph in graphs {
@@ -120,7 +120,7 @@ impl Core {
     }
 }
 
-/// What was checked when the object was made
+/// Reads bytes that were checked when the object was made
 fn read(data: &[u8]) -> PyResult<Calls<'_>> {
     Calls::read_head(data).ok_or_else(malformed)
 }

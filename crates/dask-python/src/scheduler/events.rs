@@ -101,7 +101,7 @@ impl Core {
         let outcome = if parts.tasks.len() < LONG_GRAPH {
             take()
         } else {
-            // As with calls: other threads have work, too, and nobody else changes the state.
+            // As with calls: other threads have work, too, and no other thread changes the state.
             py.detach(take)
         };
         Ok(match outcome.map_err(refusal)? {

@@ -67,7 +67,7 @@ impl<'py> Said<'_, 'py> {
     }
 }
 
-/// All of it; `streams` are the clients that can be told anything
+/// Reads the whole state; `streams` are the clients that have a stream
 pub(super) fn inherited(said: &Bound<'_, PyDict>, streams: Vec<String>) -> PyResult<Inherited> {
     let groups = Said(said).part("groups")?;
     let groups = groups.try_iter()?;

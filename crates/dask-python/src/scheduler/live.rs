@@ -1,4 +1,4 @@
-//! What a running scheduler asks between events, one method each.
+//! Questions of a running scheduler between events, one method each.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What those look at who watch a running scheduler, one thing at a time.
+//! Single values that watching programs read from a running scheduler.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::{text_of, texts_of};
 
-/// ("worker" or "client", whom, what); whom is None for all clients
+/// Makes ("worker" or "client", receiver, message); the receiver is None for all clients
 pub(super) fn message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
     match message {
         Message::ToWorker(address, message) => {
@@ -148,7 +148,7 @@ fn to_client<'py>(py: Python<'py>, message: &ClientMessage) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-/// What a task raised, as bytes, or what the scheduler found: the name of its exception, and of what
+/// Returns the exception of a task as bytes, or for the scheduler's own errors name and subject
 pub(super) fn task_error<'py>(py: Python<'py>, error: &TaskError) -> PyResult<Bound<'py, PyAny>> {
     let of = PyDict::new(py);
     let kind = match error {

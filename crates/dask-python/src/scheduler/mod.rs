@@ -34,10 +34,10 @@ pub struct Core(SharedCore);
 
 /// A core that a thread of the fabric may have too, while it handles messages
 ///
-/// That thread never waits for the interpreter, and whoever locks it lets no Python run until it is
-/// unlocked: what is to become objects is taken out before. A finalizer that ran in between would
-/// wait for its own thread, and without the GIL a thread that waits here while the garbage collector
-/// stops the others would never be stopped.
+/// That thread never waits for the interpreter, and a thread that has locked it runs no Python
+/// until it is unlocked: values that become objects are taken out before. A finalizer that ran in
+/// between would wait for its own thread, and without the GIL a thread that waits here while the
+/// garbage collector stops the others would never be stopped.
 pub type SharedCore = Arc<Mutex<HotCore>>;
 
 impl Core {
@@ -55,7 +55,7 @@ impl Core {
     }
 }
 
-/// The state, as long as nobody else has it
+/// The state, locked
 struct CoreGuard<'a>(MutexGuard<'a, HotCore>);
 
 impl Deref for CoreGuard<'_> {
@@ -83,7 +83,7 @@ impl FromPyObject<'_, '_> for RunId {
     }
 }
 
-/// What settings a program may give
+/// Reads the settings that a program may give
 fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
     let mut config = Config::default();
     let Some(options) = options else {
@@ -120,7 +120,7 @@ fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
     Ok(config)
 }
 
-/// A message as a tuple: to a worker or client, to whom, and what
+/// Makes a tuple of a message: "worker" or "client", the receiver, the message
 ///
 /// # Errors
 ///
@@ -145,7 +145,7 @@ fn texts_of(keys: &[Key]) -> Vec<String> {
     keys.iter().map(|key| text_of(key)).collect()
 }
 
-/// What Python raises where an event is refused
+/// Makes the exception that Python raises where an event is refused
 pub fn refusal(error: EventError) -> PyErr {
     let message = error.to_string();
     match error {

@@ -12,7 +12,7 @@ use super::{Core, inherit, refusal, text_of, texts_of};
 /// Level, key, cost in seconds, victim and thief with how long each is busy for, in seconds
 type Requested = (usize, String, f64, String, f64, String, f64);
 
-/// What it is logged as, whether the thief is gone, and addresses of victim and thief
+/// Log entry, whether the thief is gone, and addresses of victim and thief
 type Answered = (&'static str, bool, String, String);
 
 #[pymethods]

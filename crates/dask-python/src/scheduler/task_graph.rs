@@ -125,7 +125,7 @@ impl Core {
     }
 }
 
-/// What was checked when the object was made
+/// Reads bytes that were checked when the object was made
 fn read(data: &[u8]) -> PyResult<Tasks<'_>> {
     Tasks::read_head(data).ok_or_else(malformed)
 }

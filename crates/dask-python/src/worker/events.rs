@@ -12,7 +12,7 @@ use super::outside::{Hosted, Kept, Outside, Payload, put};
 use super::told::{Told, take};
 use super::{Core, Inner, refusal};
 
-/// What an event does, before what it recommends is worked off
+/// The action of an event, before its recommendations are applied
 type Act<'a> =
     dyn FnMut(&mut WorkerCore, &mut Hosted<'_, '_>) -> PyResult<Result<(), Refused>> + 'a;
 
@@ -363,7 +363,7 @@ impl Core {
     }
 
     /// Stores values by their keys before the event that brings them is handled, where storing one
-    /// may run anybody's code; None if Python has taken over meanwhile
+    /// may run code of the program; None if Python has taken over meanwhile
     pub(super) fn stored<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! What Python has of a task, beside its state.
+//! Python's objects of a task, kept beside its state.
 
 use backhaul_dask::worker::TaskId;
 use pyo3::prelude::*;
@@ -13,17 +13,17 @@ pub(super) struct Extra {
     pub(super) annotations: Option<Py<PyAny>>,
     pub(super) span_id: Option<Py<PyAny>>,
     pub(super) kind: Option<Py<PyAny>>,
-    /// What took its time: its runs, storing what they gave
+    /// Actions that took its time: its runs, and storing their results
     pub(super) startstops: Vec<Times>,
     /// Exception, traceback and their texts
     pub(super) error: Option<Py<PyTuple>>,
-    /// The view of it that somebody has asked for
+    /// The view of it that a program has asked for
     pub(super) view: Option<Py<PyAny>>,
-    /// Whether neither data nor thread of it can be there
+    /// True if neither data nor thread of it can be there
     pub(super) is_purged: bool,
 }
 
-/// What took a task's time
+/// An action that took a task's time
 pub(super) enum Times {
     /// The action, from when, until when
     Spent(&'static str, f64, f64),
@@ -87,7 +87,7 @@ impl Extras {
         self.0.iter().filter_map(|extra| extra.view.as_ref())
     }
 
-    /// Lets go of all views
+    /// Releases all views
     pub(super) fn drop_views(&mut self) -> Vec<Py<PyAny>> {
         self.0
             .iter_mut()

@@ -1,4 +1,5 @@
-//! The logs of a state machine: kept as they are told, and made Python's when somebody looks.
+//! The logs of a state machine: kept as values, and converted to Python's when a program reads
+//! them.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use backhaul_dask::worker::State;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-/// The last of what is told, as many as there are places
+/// The last entries, as many as there are places
 pub(super) struct Ring<T> {
     entries: VecDeque<T>,
     places: usize,
@@ -42,7 +43,7 @@ pub(super) struct Entry {
     pub(super) time_s: f64,
 }
 
-/// What a line says
+/// Content of a line
 pub(super) enum What {
     /// Something of a task, which was in a state
     TaskWas(Py<PyAny>, &'static str, State),
@@ -50,7 +51,7 @@ pub(super) enum What {
     Task(Py<PyAny>, &'static str),
     /// Something first, and then what it is of
     Of(&'static str, Py<PyAny>),
-    /// What is fetched from whom
+    /// Keys that are fetched, and the peer
     Gather(Py<PyAny>, Py<PyAny>),
     Transition {
         key: Py<PyAny>,
@@ -59,7 +60,7 @@ pub(super) enum What {
         end: State,
         found: Vec<(Py<PyAny>, State)>,
     },
-    /// A line that somebody else has made
+    /// A line that Python has made
     Made(Py<PyAny>),
 }
 
@@ -126,7 +127,7 @@ pub(super) enum Stimulus {
 }
 
 impl Stimulus {
-    /// What Python makes an event of: what it is, what it has, and when it was handled
+    /// Returns the parts of an event for Python: its kind, its fields, and when it was handled
     pub(super) fn render<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         match self {
             Self::Event(event) => ("event", event, None::<f64>).into_pyobject(py),

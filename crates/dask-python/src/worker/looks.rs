@@ -1,4 +1,4 @@
-//! What Python may ask of the state without taking it over.
+//! Reads of the state by Python that leave the state in Rust.
 
 use backhaul_dask::worker::{Group, State};
 use pyo3::exceptions::PyAttributeError;

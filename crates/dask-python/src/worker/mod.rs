@@ -54,7 +54,7 @@ impl Core {
         })))
     }
 
-    /// What may refer back to this, through whoever has the state change hands
+    /// Visits the objects that may refer back to this, through the owner of the state
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // An event that is at work on it is reached from a stack, so nothing is garbage.
         let Ok(inner) = self.0.try_lock() else {
@@ -79,7 +79,7 @@ impl Core {
 impl Core {
     /// The state, unless an event is at work on it
     ///
-    /// What an event calls may let other Python run: that may not look, and is told so.
+    /// Calls of an event may run other Python code: a read by that code is refused.
     fn inner(&self) -> PyResult<MutexGuard<'_, Inner>> {
         match self.0.try_lock() {
             Ok(inner) => Ok(inner),
@@ -108,10 +108,10 @@ fn limits_of(given: &Bound<'_, PyDict>) -> PyResult<Limits> {
     })
 }
 
-/// What Python raises where an event is refused
+/// Makes the exception that Python raises where an event is refused
 ///
-/// Whoever gets it makes Dask's own error of it: what it is, the task's key, what it was, and where
-/// it was to go.
+/// The caller makes Dask's own error of it, from the kind, the task's key, its state, and the state
+/// that it was to go to.
 fn refusal(py: Python<'_>, outside: &Outside, refused: Refused) -> PyErr {
     match refused {
         Refused::InvalidTransition {

@@ -1,4 +1,4 @@
-//! What the state machine is given and told from outside: Python's data, clock, logs, callables.
+//! Python's part of the state machine's environment: data, clock, logs, callables.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Callables {
     /// The generator with which ties are broken
     pub(super) random: Py<PyAny>,
     pub(super) key_split: Py<PyAny>,
-    /// Whether an address is of another host
+    /// Returns whether an address is of another host
     pub(super) is_remote: Py<PyAny>,
     pub(super) sizeof: Py<PyAny>,
     /// Makes what a task raised of an exception: exception, traceback, and their texts
@@ -55,7 +55,7 @@ impl Callables {
 /// A value or an error that an event carries
 pub(super) struct Payload {
     pub(super) what: Py<PyAny>,
-    /// What came of storing it, if it was stored before
+    /// Result of storing it, if it was stored before
     pub(super) kept: Option<Kept>,
     /// How large it is, if that was asked before
     pub(super) nbytes: Option<i64>,
@@ -72,7 +72,7 @@ impl Payload {
     }
 }
 
-/// What came of storing a value
+/// Result of storing a value
 pub(super) enum Kept {
     /// It is there: when that began and ended
     Stored(f64, f64),
@@ -80,7 +80,7 @@ pub(super) enum Kept {
     Refused(Py<PyAny>),
 }
 
-/// Whatever of a worker's state is Python's
+/// The parts of a worker's state that are Python's
 pub(super) struct Outside {
     pub(super) extras: Extras,
     /// Numbers of tasks by key
@@ -96,27 +96,28 @@ pub(super) struct Outside {
     pub(super) log: Ring<Entry>,
     pub(super) stimuli: Ring<Stimulus>,
     pub(super) told: Vec<Told>,
-    /// What is on its way from each peer, as a set of Python's
+    /// Keys on their way from each peer, as a set of Python's
     pub(super) flights: HashMap<PeerId, Py<PyAny>>,
     /// Values and errors of the event that is handled
     pub(super) payloads: Vec<Payload>,
     /// Keys whose values were stored before the event that brings them
     pub(super) stored: Vec<Py<PyAny>>,
-    /// Whether results are in a dict of Python's own, so that storing one runs nobody's code
+    /// True if results are in a dict of Python's own, so that storing one runs no code of the
+    /// program
     pub(super) is_plain: bool,
     /// Keys whose results are to go, and views of tasks that are gone, when the state is unlocked
     pub(super) gone: Vec<(TaskId, Py<PyAny>)>,
     pub(super) dead: Vec<Py<PyAny>>,
-    /// Whether Python has taken over
+    /// True if Python has taken over
     pub(super) is_given: bool,
     /// The id of that event, and when it came
     pub(super) stimulus_id: Py<PyAny>,
     pub(super) time_s: f64,
     /// The same by a clock that never goes back, once it was asked for
     pub(super) monotonic_s: Option<f64>,
-    /// What Python raised when it was asked for something
+    /// Exception that Python raised when it was called
     pub(super) raised: Option<PyErr>,
-    /// What is dropped when the state is unlocked: that may run Python
+    /// Objects that are dropped when the state is unlocked, because dropping may run Python
     pub(super) dropped: Vec<Py<PyAny>>,
 }
 
@@ -348,7 +349,7 @@ impl Hosted<'_, '_> {
     }
 }
 
-/// Stores a value, and says what came of it; nobody has the state locked, but for a dict's own
+/// Stores a value, and returns the result; no thread has the state locked, except for a dict's own
 pub(super) fn put(
     data: &Bound<'_, PyAny>,
     callables: &Callables,
@@ -388,7 +389,7 @@ impl Host for Hosted<'_, '_> {
     fn store(&mut self, task: TaskId, value: PayloadId) -> Stored {
         let extra = self.outside.extras.of_mut(task);
         extra.is_purged = false;
-        // What it had before is replaced, not let go of.
+        // The value that it had before is replaced, not released.
         self.outside.gone.retain(|&(gone, _)| gone != task);
         let kept = match self.outside.payloads[value.index()].kept.take() {
             Some(kept) => Ok(kept),
@@ -548,7 +549,7 @@ impl Host for Hosted<'_, '_> {
 }
 
 impl Hosted<'_, '_> {
-    /// Stores a value while the state is locked: in a dict, or where nobody has before
+    /// Stores a value while the state is locked: in a dict, or where it was not stored before
     fn put_now(&mut self, task: TaskId, value: PayloadId) -> PyResult<Kept> {
         let key = self.key(task);
         let data = self.outside.data.bind(self.py);
@@ -581,7 +582,8 @@ impl Hosted<'_, '_> {
     }
 }
 
-/// What upstream leaves of an error when it purges a task: exception, traceback, and their texts
+/// Returns the part of an error that upstream keeps of a purged task: exception, traceback and
+/// texts
 fn text_alone(py: Python<'_>, text: Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     let left = (py.None(), py.None(), text, "").into_pyobject(py)?;
     Ok(left.unbind())

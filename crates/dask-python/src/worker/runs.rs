@@ -170,7 +170,7 @@ impl Inner {
         take(py, &mut self.outside, list)
     }
 
-    /// Takes on a task; what is to be done is left where it is told
+    /// Takes on a task; the instructions are left to the caller's list
     fn compute_without_run(
         &mut self,
         py: Python<'_>,
@@ -264,7 +264,7 @@ impl Inner {
     }
 }
 
-/// What the message says of a task that asks for a thread and no more
+/// Fields of a message for a task that asks for a thread and no more
 struct Plain<'py> {
     priority: Priority,
     run_id: i64,
@@ -324,5 +324,5 @@ fn field<'py>(
     found.ok_or_else(|| PyKeyError::new_err(name.clone().unbind()))
 }
 
-/// Integers up to this are told apart as floating-point numbers
+/// Integers up to this are exact as floating-point numbers
 const EXACT_MAX: f64 = (1_u64 << 53) as f64;

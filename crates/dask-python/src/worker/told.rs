@@ -1,4 +1,4 @@
-//! What the worker is to do, as tuples that Python makes instructions of, or does at once.
+//! Instructions for the worker, as tuples that Python converts or executes immediately.
 
 use backhaul_dask::worker::TaskId;
 use pyo3::prelude::*;
@@ -19,11 +19,11 @@ pub(super) enum Told {
     Erred(Py<PyAny>, i64, Py<PyAny>, Vec<Times>),
     /// Key, run, seconds
     LongRunning(Py<PyAny>, i64, Option<Py<PyAny>>),
-    /// Who, what, how much
+    /// Peer, keys, size
     Gather(Py<PyAny>, Py<PyAny>, i64),
     /// Something about a list of keys, or a peer
     Of(&'static str, Py<PyAny>),
-    /// Key and state of a task that somebody would take away
+    /// Key and state of a task that the scheduler would take away
     Steal(Py<PyAny>, Option<&'static str>),
 }
 
@@ -65,7 +65,7 @@ impl Told {
     }
 }
 
-/// Gives what was told since the last call, as one list
+/// Returns the instructions since the last call, as one list
 pub(super) fn take<'py>(
     py: Python<'py>,
     outside: &mut Outside,

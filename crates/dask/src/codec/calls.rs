@@ -3,8 +3,8 @@
 //! The payload of a task ([`super::task`]) has an item for each of its slots. Calls of one function
 //! differ in three of them, so these are left out of what all share: its pieces, and holes
 //! between them. A client sends the pieces once, then key, dependencies and arguments of each call
-//! ([`Calls`]). Whoever keeps the tasks keeps the pieces once, too ([`Shared`]), and puts a task
-//! together when it is sent.
+//! ([`Calls`]). The owner of the tasks keeps the pieces once, too ([`Shared`]), and joins a task
+//! when it is sent.
 
 use std::collections::HashSet;
 
@@ -46,13 +46,13 @@ pub struct Calls<'a> {
 pub struct Call<'a> {
     /// Its key
     pub key: &'a str,
-    /// What its task does not share: dependencies and arguments
+    /// Parts that its task does not share: dependencies and arguments
     pub own: &'a [u8],
     /// The first of these
     dependencies: &'a [u8],
 }
 
-/// What the tasks of some calls share, as it is kept
+/// Parts that the tasks of some calls share, as they are kept
 #[derive(Clone, Debug)]
 pub struct Shared<'a> {
     /// The span of their group
@@ -122,7 +122,7 @@ impl<'a> Calls<'a> {
         self.count as usize
     }
 
-    /// Whether there are none
+    /// Returns whether there are none
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -134,7 +134,7 @@ impl<'a> Calls<'a> {
         (0..self.count).map_while(move |_| Call::read(&mut reader))
     }
 
-    /// What their tasks share, of one span, as it is kept
+    /// Returns the parts that their tasks share, of one span, as they are kept
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Whether it depends on anything
+    /// Returns whether it depends on anything
     #[must_use]
     pub fn has_dependencies(&self) -> bool {
         self.dependency_items().is_some_and(|(count, _)| count > 0)

@@ -2,7 +2,7 @@
 //!
 //! Keys are written as in the payload of a task ([`super::task`]) and named by their numbers from
 //! then on. The first are those of the tasks, in the order of the graph; behind them are those of
-//! what tasks of other graphs make. A pickle of ours is its payload only: what is around that is
+//! inputs from other graphs. A pickle of this codec is its payload only: the bytes around it are
 //! the same for all of them.
 
 use std::collections::HashSet;
@@ -11,13 +11,13 @@ use super::calls::plain_key;
 use super::task::pickle_around;
 use crate::msgpack::{Reader, Token, TooLong, Writer};
 
-/// What is said of a task in one number
+/// Facts about a task in one number
 pub mod flag {
     /// It produces data
     pub const DATA_PRODUCER: u64 = 1;
     /// It is of the class that stands for a call
     pub const IS_CALL: u64 = 2;
-    /// Its pickle is there as a whole: it is none of ours
+    /// Its pickle is there as a whole: it was not written by this codec
     pub const IS_WHOLE: u64 = 4;
 }
 
@@ -28,7 +28,7 @@ pub struct Tasks<'a> {
     prefix: &'a [u8],
     /// Msgpack of the keys, as they travel
     keys: Vec<Vec<u8>>,
-    /// What the client wants, as numbers of keys
+    /// Keys that the client wants, as numbers
     wanted: Vec<u32>,
     count: u32,
     tasks: &'a [u8],
@@ -148,7 +148,7 @@ impl<'a> Tasks<'a> {
         self.count as usize
     }
 
-    /// Whether there are none
+    /// Returns whether there are none
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -203,13 +203,13 @@ impl<'a> TaskItem<'a> {
         })
     }
 
-    /// Whether it produces data
+    /// Returns whether it produces data
     #[must_use]
     pub fn is_data_producer(&self) -> bool {
         self.flags & flag::DATA_PRODUCER != 0
     }
 
-    /// Whether it is of the class that stands for a call
+    /// Returns whether it is of the class that stands for a call
     #[must_use]
     pub fn is_call(&self) -> bool {
         self.flags & flag::IS_CALL != 0

@@ -15,7 +15,7 @@ pub const SET: &str = "__Set__";
 /// Key of the items of that set
 pub const SET_ITEMS: &str = "as-list";
 
-/// Whether a key makes its map stand for something else
+/// Returns whether a key makes its map stand for something else
 #[inline]
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {

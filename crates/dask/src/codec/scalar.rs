@@ -5,10 +5,10 @@
 /// Longer ones are rare and gain nothing; less than what Dask tries to compress.
 pub const PICKLED_BYTES_MAX: usize = 1000;
 
-/// Whether Dask sends a scalar as this pickle: neither compressed nor pickled once more
+/// Returns whether Dask sends a scalar as this pickle: neither compressed nor pickled once more
 #[must_use]
 pub fn is_sent_as_it_is(pickled: &[u8]) -> bool {
-    // What seems to refer to the main module is left to cloudpickle.
+    // Text that seems to refer to the main module is left to cloudpickle.
     pickled.len() <= PICKLED_BYTES_MAX && !pickled.windows(MAIN.len()).any(|part| part == MAIN)
 }
 

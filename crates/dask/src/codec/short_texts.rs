@@ -1,5 +1,5 @@
-//! What was made last of short texts that come again and again: the keys of a message's maps, and
-//! short values.
+//! Cache of objects made for short texts that repeat: the keys of a message's maps, and short
+//! values.
 
 /// Values by the bytes of short texts
 ///
@@ -27,7 +27,7 @@ impl<T> ShortTexts<T> {
         Self { places }
     }
 
-    /// What was put last for a text, if it is short and its place was not taken over
+    /// Returns the last object for a text, if the text is short and its place was not taken over
     ///
     /// Where it `must_be_interned`, only what was put so counts.
     #[inline]

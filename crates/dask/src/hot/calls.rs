@@ -8,7 +8,7 @@ use crate::codec::calls::{Call, Calls};
 use crate::msgpack::TooLong;
 use crate::scheduler::{Graph, GraphTask, Key, Payload, SchedulerCore, Spec};
 
-/// What a client says of all calls together
+/// Parts of a map that all of its calls share
 #[derive(Clone, Debug)]
 pub struct CallGraph {
     /// The client
@@ -36,7 +36,7 @@ pub fn groups_of_calls<'a>(calls: &Calls<'a>) -> Option<Vec<(String, &'a str)>> 
     Some(groups)
 }
 
-/// Whether each key that calls depend on is that of a task
+/// Returns whether each key that calls depend on is that of a task
 pub fn depend_on_what_is_known(calls: &Calls<'_>, core: &SchedulerCore) -> bool {
     calls
         .iter()

@@ -26,13 +26,13 @@ pub fn groups_of_tasks<'a>(tasks: &'a Tasks<'_>) -> Option<Vec<(String, String, 
     Some(groups)
 }
 
-/// Whether each key is text
+/// Returns whether each key is text
 pub fn keys_are_texts(tasks: &Tasks<'_>) -> bool {
     let is_text = |key: &Vec<u8>| matches!(Reader::new(key).token(), Ok(Token::Str(_)));
     tasks.keys().iter().all(is_text)
 }
 
-/// Whether each key that tasks depend on, or that is wanted, is of one of them, or of a task
+/// Returns whether each key that tasks depend on, or that is wanted, is of one of them, or of a task
 pub fn needs_are_known(tasks: &Tasks<'_>, core: &SchedulerCore) -> bool {
     let others = &tasks.keys()[tasks.len()..];
     others
@@ -79,7 +79,7 @@ pub fn graph_of_tasks(
             .iter()
             .map(|&number| &*texts[number as usize])
             .collect();
-        // What is no call, somebody else has to load to know what it is.
+        // Only the event loop can load a task that is no call, and find out what the task is.
         let spec = specs::write(&pickle, span, task.is_call().then_some(&*needs)).ok()?;
         graph.tasks.push(GraphTask {
             key: number as u32,

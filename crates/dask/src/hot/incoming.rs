@@ -11,7 +11,7 @@ use crate::scheduler::{NBYTES_MAX, SchedulerCore};
 /// A key as the core has it
 type KeyBytes<'a> = Cow<'a, [u8]>;
 
-/// What took time: the action, its begin and its end in seconds
+/// Actions that took time, each with its begin and end in seconds
 type Actions<'a> = SmallVec<[(&'a str, f64, f64); 4]>;
 
 /// One hot message
@@ -65,7 +65,7 @@ pub(super) struct Finished<'a> {
 }
 
 impl Incoming<'_> {
-    /// Whether its keys may be looked up: one that is no text may be spelled in several ways
+    /// Returns whether its keys may be looked up: one that is no text may be spelled in several ways
     pub(super) fn is_known(&self, core: &SchedulerCore) -> bool {
         let is_known = |key: &KeyBytes<'_>| key.first() != Some(&0) || core.has_task(key);
         match self {
@@ -117,16 +117,16 @@ struct Fields<'a> {
     actions: Option<Actions<'a>>,
     value: Option<&'a [u8]>,
     thread: Option<u64>,
-    /// What only `long-running` has
+    /// Field of `long-running` only
     compute_s: Option<Option<f64>>,
-    /// What only `task-finished` has, besides
+    /// Fields of `task-finished` only
     is_of_task: bool,
     spec: Option<&'a [u8]>,
     dependencies: Option<Vec<KeyBytes<'a>>>,
 }
 
 impl Fields<'_> {
-    /// Whether it is said of a run of a task
+    /// Returns whether it is said of a run of a task
     fn is_of_run(&self) -> bool {
         self.run_id.is_some() || self.compute_s.is_some()
     }
@@ -250,7 +250,7 @@ fn field_of_task<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'
         b"nbytes" => {
             fields.nbytes = match reader.token().ok()? {
                 Token::Nil => 0,
-                // What counts more is for Dask.
+                // Dask handles larger sizes.
                 token => unsigned(token).filter(|&nbytes| nbytes <= NBYTES_MAX)?,
             }
         }
@@ -536,7 +536,7 @@ mod tests {
                 writer.uint(NBYTES_MAX + 1);
                 1 + type_field(writer)
             },
-            // A run that nobody was given
+            // A run that was never assigned
             |writer: &mut Writer| {
                 writer.str("run_id").unwrap();
                 writer.extend(&[0xff]);

@@ -26,7 +26,7 @@ pub(super) fn of_msgpack(msgpack: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a key has a form in which it travels
+/// Returns whether a key has a form in which it travels
 pub fn is_sayable(key: &[u8]) -> bool {
     std::str::from_utf8(key).is_ok_and(|text| !text.starts_with(ODD))
 }
@@ -58,7 +58,7 @@ pub(super) fn group_of(key: &[u8]) -> Option<String> {
 }
 
 /// Group and prefix of a key, given the msgpack of it, likewise; a tuple is of the group that its
-/// first item names. What is equal to a number of another kind is for Python, too
+/// first item names. Keys that equal a number of another kind are for Python, too
 pub(super) fn names_of(msgpack: &[u8]) -> Option<(String, String)> {
     let mut reader = Reader::new(msgpack);
     match reader.token().ok()? {

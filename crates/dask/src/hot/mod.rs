@@ -1,9 +1,9 @@
 //! The hot messages of a running scheduler, from the bytes of workers and clients to the bytes for
 //! them: no Python, no I/O, no clock.
 //!
-//! A batch of messages is handled whole, or left whole to whoever handles everything else. What the
-//! core has to say, whoever made it say so, becomes messages here, so that each peer has them in the
-//! order in which the core made them.
+//! A batch of messages is handled whole, or left whole to the event loop. The core's messages are
+//! written here, whichever event caused them, so that each peer has them in the order in which the
+//! core made them.
 
 mod calls;
 mod graphs;
@@ -41,7 +41,7 @@ pub use window::{Expectation, WindowLimits, WindowState};
 pub struct HotCore {
     /// The state
     pub core: SchedulerCore,
-    /// None while messages are handled by somebody else
+    /// None while the event loop handles messages
     streams: Option<Streams>,
 }
 
@@ -64,18 +64,18 @@ struct Streams {
     window: Option<Window>,
     result_bytes_max: usize,
     fifo_timeout_s: f64,
-    /// The span of each group that somebody else knows of
+    /// The span of each group that the event loop knows
     spans: HashMap<String, Option<String>>,
     /// Nothing is handled for now
     is_paused: bool,
     notes: HotNotes,
     counts: HotCounts,
-    /// Of the tasks that have finished, those of which somebody knows that they were the last
+    /// How many finished tasks the event loop knows to have been the last of their groups
     known_finished: u64,
 }
 
 impl HotCore {
-    /// A core whose streams somebody else handles
+    /// Makes a core whose streams the event loop handles
     pub fn new(core: SchedulerCore) -> Self {
         Self {
             core,
@@ -105,12 +105,12 @@ impl HotCore {
         self.streams = None;
     }
 
-    /// Whether streams are handled
+    /// Returns whether streams are handled
     pub fn is_active(&self) -> bool {
         self.streams.is_some()
     }
 
-    /// Says of which span a group is, which somebody else looks after
+    /// Records the span of a group, which the event loop maintains
     pub fn set_span(&mut self, group: &str, span: Option<&str>) {
         if let Some(streams) = &mut self.streams {
             let span = span.map(str::to_owned);
@@ -128,7 +128,7 @@ impl HotCore {
         }
     }
 
-    /// Whether there is something for somebody else to do
+    /// Returns whether there is work for the event loop
     pub fn has_notes(&self) -> bool {
         self.streams.as_ref().is_some_and(|streams| {
             let notes = &streams.notes;
@@ -136,7 +136,7 @@ impl HotCore {
         })
     }
 
-    /// Handles a batch of messages of a peer; `false` if it is for somebody else
+    /// Handles a batch of messages of a peer; `false` if the batch is for the event loop
     ///
     /// Nothing of it was handled then; with a [`HotCore::failure`] some of it may have been, which
     /// Dask's own machine may handle again.
@@ -204,7 +204,7 @@ impl HotCore {
         streams.map_or_else(Vec::new, |streams| streams.peers[peer.0].batch.take())
     }
 
-    /// Takes what somebody else has to do
+    /// Takes the work for the event loop
     pub fn take_notes(&mut self) -> HotNotes {
         let Some(streams) = &mut self.streams else {
             return HotNotes::default();
@@ -220,7 +220,7 @@ impl HotCore {
         notes
     }
 
-    /// Whether the next message is likely to come very soon
+    /// Returns whether the next message is likely to come very soon
     ///
     /// Either tasks have finished since this was asked last, and none is left to be waited for: a
     /// client that has waited for the last of them may have the next one. Or there is one task
@@ -305,13 +305,13 @@ impl Streams {
         }
     }
 
-    /// Whether all that a batch names is known, or comes with it
+    /// Returns whether all that a batch names is known, or comes with it
     fn knows(&self, core: &SchedulerCore, batch: &[Incoming<'_>]) -> bool {
         let mut submitted: HashSet<&[u8]> = HashSet::new();
         batch.iter().all(|message| {
             if let Incoming::Submit(submit) = message {
                 let mut needs = submit.dependencies.iter();
-                // A new group is for somebody else to make known, and what failed to say.
+                // The event loop has to announce a new group, and to handle keys without a form.
                 if !(self.spans.contains_key(&submit.group)
                     && needs.all(|key| submitted.contains(&**key) || core.has_good_task(key)))
                 {
@@ -498,10 +498,10 @@ const SHORT_S: f64 = 200e-6;
 /// Groups whose spans are known; when there are more, all are forgotten
 const SPANS_MAX: usize = 10_000;
 
-/// Submitted tasks of which somebody else has yet to hear, beyond which more are left to them
+/// Submitted tasks that the event loop has yet to learn of, beyond which more are left to it
 const SUBMITTED_MAX: usize = 10_000;
 
-/// What those who watch have yet to hear of, beyond which more is left to Python
+/// Notes that watching programs have yet to get, beyond which more is left to Python
 const NOTED_MAX: usize = 100_000;
 
 /// Most messages that wait for a client while results are among them, as in `inline_results.py`

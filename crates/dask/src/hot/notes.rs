@@ -1,4 +1,4 @@
-//! What was handled, and what somebody else has to do about it.
+//! Events that were handled, and the work that follows for the event loop.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use crate::scheduler::{GroupView, Message};
 /// A task that was submitted
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
-    /// By whom
+    /// The client that submitted the task
     pub client: Arc<str>,
     /// When it came, in seconds
     pub start_s: f64,
-    /// Whether it was not known before
+    /// True if it was not known before
     pub is_new: bool,
-    /// Whether it is known with other dependencies, which it keeps
+    /// True if it is known with other dependencies, which it keeps
     pub has_collided: bool,
-    /// Whether nothing was to be done before
+    /// True if nothing was to be done before
     pub was_idle: bool,
     /// The group that came to be with it, if one did
     pub group: Option<NewGroup>,
 }
 
-/// A group of a name that somebody else knew, come again
+/// A group of a name that the event loop knew, created again
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewGroup {
     /// Its name, and that of its prefix
@@ -32,20 +32,20 @@ pub struct NewGroup {
     pub gone_before: usize,
 }
 
-/// What was handled, and what somebody else has to do about it
+/// Events that were handled, and the work that follows for the event loop
 #[derive(Clone, Debug, Default)]
 pub struct HotNotes {
-    /// Addresses of workers that sent results that nobody keeps
+    /// Addresses of workers that sent results that no client keeps
     pub unwanted_from: Vec<Arc<str>>,
     /// Prefixes of tasks of which workers have too many, sent on a wrong guess
     pub give_back: Vec<Arc<str>>,
-    /// What was submitted
+    /// Submitted tasks
     pub submitted: Vec<Submitted>,
     /// Groups that were dropped, as they were last
     pub gone_groups: Vec<GroupView>,
     /// Why nothing is handled any more: what the core refused half way
     pub failure: Option<String>,
-    /// What the core had to say and has no form here
+    /// Messages of the core that have no form here
     pub unsaid: Vec<Message>,
 }
 
@@ -64,6 +64,6 @@ pub struct HotCounts {
     pub long_running: u64,
     /// `backhaul-submit`
     pub submitted: u64,
-    /// Batches that were left to somebody else
+    /// Batches that were left to the event loop
     pub batches_left: u64,
 }

@@ -12,12 +12,12 @@ pub type Frames = Vec<Vec<u8>>;
 /// Messages that gather for one peer
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Those that are as long as may be
+    /// Batches that have reached their largest size
     full: Vec<Frames>,
     items: Writer,
     count: usize,
     frames: Frames,
-    /// What a worker is to let go of, behind all that is written
+    /// Keys that a worker is to release, behind all that is written
     freed: Freed,
 }
 
@@ -77,7 +77,7 @@ impl Batch {
         self.write(write)
     }
 
-    /// Adds keys to those that are to be let go of, or none of them
+    /// Adds keys to those that the worker is to release, or none of them
     fn free(&mut self, keys: &[Key], stimulus: &str) -> Result<(), Unsayable> {
         if self.freed.count >= FREED_MAX || self.freed.stimulus != stimulus {
             self.say_freed();
@@ -94,13 +94,13 @@ impl Batch {
         written
     }
 
-    /// Writes the message with the keys that are to be let go of
+    /// Writes the message with the keys that the worker is to release
     fn say_freed(&mut self) {
         if self.freed.count == 0 {
             return;
         }
         let freed = std::mem::take(&mut self.freed);
-        // What was written by itself before can be written.
+        // A message that was written alone before can be written.
         let _ = self.write(|writer, _| {
             writer.map(3)?;
             op(writer, "free-keys")?;
@@ -233,7 +233,7 @@ impl Batch {
                 }
                 Ok(())
             }
-            // What the scheduler itself has found is for it to pickle.
+            // The scheduler pickles its own errors.
             ClientMessage::TaskErred { .. } => Err(Unsayable),
         })
     }
@@ -344,7 +344,7 @@ const HEAD_BYTES: usize = 8;
 /// Frames of one batch: a peer may refuse many more, and handles so many at a time
 const FRAMES_MAX: usize = 512;
 
-/// Keys that one message lets go of
+/// Keys that one message releases
 const FREED_MAX: usize = 256;
 
 /// Bytes of a header, likewise

@@ -1,4 +1,4 @@
-//! Workers and clients whose streams are handled: how they come and go, and who waits for whom.
+//! Workers and clients whose streams are handled: joining, leaving, and waiting for other messages.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::scheduler::Message;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct PeerId(pub usize);
 
-/// What a peer is
+/// Kind of a peer
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PeerKind {
     /// A worker, by its address
@@ -25,9 +25,9 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     /// A client that keeps results
     pub(super) keeps_results: bool,
-    /// Its stream is handled by somebody else again
+    /// The event loop handles its stream again
     pub(super) is_gone: bool,
-    /// Somebody else has messages for it that come first
+    /// The event loop has messages for it that come first
     pub(super) is_held: bool,
     /// It is to have what has no form here first
     pub(super) has_unsaid: bool,
@@ -49,7 +49,7 @@ impl HotCore {
             PeerKind::Client => &mut streams.clients,
         };
         place.insert(Arc::clone(&name), peer);
-        // What was said to it before there was a stream of it here comes first.
+        // Messages to the peer from before its stream was handled here come first.
         let mut unsaid = streams.notes.unsaid.iter();
         let has_unsaid = unsaid.any(|message| match (message, kind) {
             (Message::ToWorker(to, _), PeerKind::Worker)
@@ -102,14 +102,14 @@ impl HotCore {
         }
     }
 
-    /// Says that somebody else has messages for a peer that come before ours, or no longer has
+    /// Records whether the event loop has messages for a peer that come before the core's
     pub fn hold(&mut self, peer: PeerId, hold: bool) {
         if let Some(streams) = &mut self.streams {
             streams.peers[peer.0].is_held = hold;
         }
     }
 
-    /// Whether somebody else has messages for a peer that come before ours
+    /// Returns whether the event loop has messages for a peer that come before the core's
     pub fn is_held(&self, peer: PeerId) -> bool {
         let streams = self.streams.as_ref();
         streams.is_some_and(|streams| streams.peers[peer.0].is_held)
@@ -117,7 +117,7 @@ impl HotCore {
 }
 
 impl Peer {
-    /// Says something, unless somebody else has yet to say what comes first
+    /// Writes a message, unless the event loop has yet to send messages that come first
     pub(super) fn say(
         &mut self,
         say: impl FnOnce(&mut Batch) -> Result<(), Unsayable>,

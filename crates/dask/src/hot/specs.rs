@@ -1,4 +1,4 @@
-//! What a task runs, as the core keeps it and as it travels.
+//! Run specs, as the core keeps them and as they travel.
 //!
 //! A whole one is an array of the id of its span, or nothing, of the keys that it depends on, or
 //! nothing, and of the frames of its pickle. One of many calls of a function has only its own of it
@@ -11,8 +11,8 @@ use crate::codec::header;
 use crate::msgpack::{Reader, Token, Writer};
 use crate::scheduler::Spec;
 
-/// Writes the whole spec of a task that was submitted; without dependencies, somebody else has to
-/// load it to know what it is
+/// Writes the whole spec of a submitted task; without dependencies, the event loop has to load the
+/// spec to find out what the task is
 pub(super) fn write<K: AsRef<[u8]>>(
     pickle: &[u8],
     span: Option<&str>,

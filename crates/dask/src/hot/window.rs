@@ -24,7 +24,7 @@ pub struct WindowLimits {
     pub saturation: f64,
 }
 
-/// What the next task of a kind is expected to take
+/// Expected time and size of the next task of a kind
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expectation {
     /// How long it runs, in seconds
@@ -35,7 +35,7 @@ pub struct Expectation {
     nbytes_alarm: f64,
 }
 
-/// What has been learned
+/// Expectations learned from finished tasks
 #[derive(Debug)]
 pub(super) struct Window {
     limits: WindowLimits,
@@ -66,7 +66,7 @@ struct InFlight {
 }
 
 impl Expectation {
-    /// What the first task took
+    /// Makes the expectation from the first task
     pub fn new(seconds: f64, nbytes: f64) -> Self {
         let mut made = Self {
             seconds,
@@ -113,7 +113,7 @@ impl WindowState<'_> {
         self.0.confirmed.insert(Arc::from(group), tasks);
     }
 
-    /// What has been learned of prefixes
+    /// Returns the expectations by prefix
     pub fn expectations(&self) -> impl Iterator<Item = (&str, &Expectation)> {
         let all = self.0.expectations.iter();
         all.map(|(prefix, expectation)| (&**prefix, expectation))
@@ -130,7 +130,7 @@ impl WindowState<'_> {
         self.0.memory_bytes.insert(Arc::from(worker), bytes);
     }
 
-    /// Learns from a task that somebody else handled; tells whether what was thought was wrong
+    /// Learns from a task that the event loop handled; returns whether the expectation was wrong
     pub fn observe(&mut self, group: &str, prefix: &str, seconds: f64, nbytes: f64) -> bool {
         let (group, prefix) = (Arc::from(group), Arc::from(prefix));
         self.0.observe(&group, &prefix, seconds, nbytes)
@@ -170,7 +170,7 @@ impl Window {
         }
     }
 
-    /// Lets go of what is known of a worker that has gone
+    /// Forgets a worker that has left
     pub(super) fn forget(&mut self, worker: &str) {
         self.low_tasks.remove(worker);
         self.memory_bytes.remove(worker);

@@ -1,7 +1,7 @@
 //! The msgpack format, as tokens.
 //!
 //! [`Writer`] appends tokens to a buffer in their shortest form; [`Reader`] takes them from a slice
-//! with every length checked. What tokens mean together, and how deep they nest, is the caller's.
+//! with every length checked. The meaning and nesting of tokens is the caller's.
 //!
 //! Format: <https://github.com/msgpack/msgpack/blob/master/spec.md>, including the ext types and
 //! the timestamp of its extension −1.

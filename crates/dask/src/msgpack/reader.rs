@@ -7,7 +7,7 @@ use super::marker as m;
 /// Msgpack that is being read
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
-    /// What is left
+    /// Bytes that are not read yet
     rest: &'a [u8],
     /// Bytes at the start, which bound the lengths of arrays and maps
     bytes: usize,
@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is not read yet
+    /// Returns the bytes that are not read yet
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -288,7 +288,7 @@ mod tests {
             ((1 << 34) - 1, 999_999_999, 10),
             (1 << 34, 0, 15),
             (-1, 5, 15),
-            // More than a second of them, as somebody may send, would not fit into 30 bits.
+            // More than a second of them, as a peer may send, would not fit into 30 bits.
             (1, u32::MAX, 15),
         ] {
             let mut writer = Writer::default();

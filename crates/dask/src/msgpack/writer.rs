@@ -26,17 +26,17 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Whether nothing is written
+    /// Returns whether nothing is written
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What is written
+    /// Returns the written bytes
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What is written
+    /// Returns the written bytes
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

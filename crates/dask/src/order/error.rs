@@ -24,7 +24,7 @@ pub enum OrderError {
     /// Something that holds for every graph in Dask's algorithm did not
     #[error("unexpected while ordering: {what}")]
     Unexpected {
-        /// What did not hold
+        /// The condition that did not hold
         what: &'static str,
     },
 }

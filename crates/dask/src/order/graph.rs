@@ -4,7 +4,7 @@ use super::adjacency::Adjacency;
 use super::error::OrderError;
 use super::ids::{PerTask, TaskId};
 
-/// What a task is, as far as its order depends on it
+/// Kind of a task, as far as its order depends on it
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaskKind {
     /// Something to run

@@ -47,7 +47,7 @@ impl LeavesByDegree {
         self.buckets.get(self.lowest).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a leaf is among the nearest
+    /// Returns whether a leaf is among the nearest
     pub(super) fn is_nearest(&self, task: TaskId) -> bool {
         self.degrees[task] > 0 && self.degrees[task] as usize == self.lowest
     }

@@ -34,7 +34,7 @@ use walk::Walk;
 ///
 /// # Errors
 ///
-/// [`OrderError`]; what Dask makes of such a graph only Dask can tell.
+/// [`OrderError`]; only Dask can order such a graph.
 pub fn order(graph: &Graph) -> Result<Vec<TaskId>, OrderError> {
     if graph.tasks() == 0 {
         return Ok(Vec::new());

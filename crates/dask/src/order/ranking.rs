@@ -1,4 +1,4 @@
-//! What makes Dask prefer one task over another where its strategy leaves the choice open.
+//! Criteria by which Dask prefers one task over another where its strategy leaves the choice open.
 
 use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
@@ -14,11 +14,11 @@ use super::trim::Trimmed;
 pub(super) struct Ranking<'g> {
     ranks: PerTask<Rank>,
     labels: &'g Labels,
-    /// Whether two tasks could not be told apart
+    /// True if two tasks could not be distinguished
     ambiguous: Cell<bool>,
 }
 
-/// What is compared before the text of the keys
+/// Criteria that are compared before the text of the keys
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Rank {
     paths: u64,
@@ -90,7 +90,7 @@ impl<'g> Ranking<'g> {
             .max_by(|&one, &other| self.compare(one, other))
     }
 
-    /// Whether two tasks could not be told apart in any comparison so far
+    /// Returns whether two tasks could not be distinguished in any comparison so far
     pub(super) fn was_ambiguous(&self) -> bool {
         self.ambiguous.get()
     }

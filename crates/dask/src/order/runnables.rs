@@ -1,4 +1,4 @@
-//! What to do with tasks that are free to run but not on the critical path.
+//! Tasks that are free to run but not on the critical path, and when they run.
 //!
 //! Run at once they would spread the walk over the whole graph; run last they would hold what they
 //! could have reduced. So each is followed forwards to the next task that needs more than one

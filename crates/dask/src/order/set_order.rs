@@ -24,13 +24,13 @@ pub(super) struct Table<'h> {
     used: usize,
 }
 
-/// What is left of a set once it is built: its members as it lists them
+/// Members of a finished set, in the order in which it lists them
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Listing {
     pub(super) members: Vec<TaskId>,
     /// Slots of the table behind it
     pub(super) slots: usize,
-    /// Whether members were removed and left marks behind
+    /// True if members were removed and left marks behind
     pub(super) marked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for the order of every graph, and orders known from Dask.
+//! Properties of the order of every graph, and orders known from Dask.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What Dask takes out of a graph before it orders it: data that several tasks need.
+//! Data that several tasks need, which Dask takes out of a graph before ordering.
 //!
 //! Such data is part of those tasks rather than something to run. It is numbered right before the
 //! first task that needs it, and without it the rest of the graph is simpler.
@@ -20,7 +20,7 @@ pub(super) struct Trimmed<'g> {
     pub(super) dependents: Adjacency,
     /// Tasks without dependencies
     pub(super) roots: Vec<TaskId>,
-    /// Whether they are as Dask's set lists them
+    /// True if they are as Dask's set lists them
     pub(super) roots_listed: bool,
     removed: PerTask<bool>,
     removed_len: usize,
@@ -95,7 +95,7 @@ impl<'g> Trimmed<'g> {
         self.graph.tasks() - self.removed_len
     }
 
-    /// Whether a task was taken out
+    /// Returns whether a task was taken out
     pub(super) fn is_removed(&self, task: TaskId) -> bool {
         self.removed[task]
     }

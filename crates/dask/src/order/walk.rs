@@ -1,9 +1,9 @@
 //! The walk through the graph that numbers its tasks.
 //!
 //! Again and again a leaf is chosen as target, and from it a path back to a root: the critical
-//! path. It is then walked forwards; whatever a task on it still needs comes first. What becomes
-//! free to run on the side waits until [`Walk::process_runnables`] finds that running it releases
-//! more than it holds.
+//! path. It is then walked forwards; other tasks that a task on it still needs come first. Tasks
+//! that become ready beside the path wait until [`Walk::process_runnables`] finds that running them
+//! releases more than they hold.
 
 use super::connected::Connected;
 use super::error::OrderError;
@@ -22,7 +22,7 @@ pub(super) struct Walk<'g> {
     pub(super) ranking: Ranking<'g>,
     leaves_connected: Connected,
     is_root: PerTask<bool>,
-    /// Whether a task is a leaf and not numbered
+    /// True if a task is a leaf and not numbered
     pub(super) is_leaf: PerTask<bool>,
     /// Leaves in the order in which they become targets, the first one last
     targets: Vec<TaskId>,
@@ -285,7 +285,7 @@ impl<'g> Walk<'g> {
     }
 }
 
-/// Whether the leaf with the most behind it comes first, rather than the one with the least
+/// Returns whether the leaf with the most behind it comes first, rather than the one with the least
 ///
 /// It does where there are many more roots than leaves or the other way round, and where every
 /// root leads to as many leaves as the others. As Dask compares with the first size that is not 0,

@@ -32,7 +32,7 @@ impl BoundedSum {
         }
     }
 
-    /// What lies below and above the sum that comes of adding up `count` numbers, in whichever order
+    /// Returns bounds of the sum of `count` numbers, added up in any order
     ///
     /// `count` is to be as many as there are, zeros aside, or more. None if some are out of range.
     pub(super) fn bounds(&self, count: usize) -> Option<[f64; 2]> {

@@ -1,4 +1,4 @@
-//! What the scheduler knows of clients: what each wants.
+//! Clients of the scheduler, and the tasks that each wants.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::ids::{ClientId, TaskId};
 use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
 
-/// Who wants results
+/// A client that may want results
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) name: Arc<str>,
     pub(super) wants: OrderedSet<TaskId>,
-    /// Whether it can be told anything
+    /// True if the client has a stream
     pub(super) has_stream: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a user may set about the scheduler's decisions.
+//! Settings of the scheduler's decisions.
 
 use std::sync::Arc;
 

@@ -48,7 +48,7 @@ pub struct SchedulerCore {
     pub(super) slots: FreeSlots,
     /// Workers of each host, in the order of their coming
     pub(super) hosts: Map<NameId, OrderedSet<WorkerId>>,
-    /// Who has how much of each resource that was ever heard of
+    /// Workers by resource, with the amount of each; a resource stays when its workers have left
     pub(super) resources: Map<NameId, Vec<(WorkerId, f64)>>,
     pub(super) total_nthreads: u32,
     pub(super) bandwidth_bytes_per_s: f64,
@@ -77,19 +77,19 @@ pub struct SchedulerCore {
     pub(super) messages: Vec<Message>,
     pub(super) log: Option<Vec<Transition>>,
     pub(super) recent: RecentTransitions,
-    /// Who is to have the next queued task, whoever is least busy
+    /// The worker that is to have the next queued task, even if others are less busy
     pub(super) target: Option<WorkerId>,
     /// Keys of tasks forgotten, if the caller keeps something of its own by key
     pub(super) forgotten: Option<Vec<Key>>,
     /// Groups that were dropped meanwhile, as they were last
     pub(super) gone_groups: Vec<GroupView>,
-    /// What those who watch have yet to hear of, and what they want to hear
+    /// Notes that watching plugins have yet to get, and which kinds of notes they want
     pub(super) noted: Vec<Noted>,
     /// Which tasks may be moved to other workers, if any may
     pub(super) stealing: Option<Box<Stealing>>,
-    /// What tasks ask for, and who has room for it, if that is heeded
+    /// Requests of tasks for resources and the free units of workers, if requests are heeded
     pub(super) room: Option<Box<Room>>,
-    /// What decides by what links cost, if that is asked for
+    /// Placement by the cost of links, if that is switched on
     pub(super) placing: Option<Box<Placing>>,
     pub(super) watched: Watched,
 }
@@ -244,7 +244,8 @@ impl SchedulerCore {
         task
     }
 
-    /// Lets go of a number whose task is forgotten, unless an entry of a worker refers to it still
+    /// Releases the number of a forgotten task, unless an entry of a worker still refers to the
+    /// task
     pub(super) fn drop_task(&mut self, task: TaskId) {
         let one = &self.tasks[task];
         if one.references > 0 {

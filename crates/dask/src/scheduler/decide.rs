@@ -24,7 +24,7 @@ struct Objective {
 }
 
 impl SchedulerCore {
-    /// Whether a task is a root or like one: of a large group with few inputs
+    /// Returns whether a task is a root or like one: of a large group with few inputs
     pub(super) fn is_rootish(&self, task: TaskId) -> bool {
         let one = &self.tasks[task];
         if one.requirements.as_ref().is_some_and(|requirements| {

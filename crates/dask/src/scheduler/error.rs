@@ -1,4 +1,4 @@
-//! What an event may be refused for.
+//! Reasons for which an event is refused.
 
 use thiserror::Error;
 
@@ -86,9 +86,9 @@ pub enum EventError {
     FinishedElsewhere {
         /// The key
         key: String,
-        /// Who finished it
+        /// The worker that finished it
         worker: String,
-        /// Who was given it
+        /// The worker that has it
         given: String,
     },
     /// A task is cancelled, or depends on one that is, and no client wants it
@@ -115,12 +115,12 @@ pub enum EventError {
         /// A priority, a failure to blame it with, or a worker
         what: &'static str,
     },
-    /// What an event leads to leads back to itself, which upstream would follow for ever
+    /// Consequences of an event lead back to themselves, which upstream would follow for ever
     #[error("{transitions} transitions come of one event, the last one of {key}")]
     Endless {
         /// The key
         key: String,
-        /// How many it has come to
+        /// How many transitions the event has led to
         transitions: u64,
     },
     /// A graph names a dependency by a number that it has not given

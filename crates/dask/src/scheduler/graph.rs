@@ -21,7 +21,7 @@ pub struct Graph {
     pub keys: Vec<Key>,
     /// Its tasks, in its order
     pub tasks: Vec<GraphTask>,
-    /// What the client wants, as numbers of keys, in the order in which it asks
+    /// Keys that the client wants, as numbers, in the order of the request
     pub wanted: Vec<u32>,
     /// The client
     pub client: Arc<str>,
@@ -44,7 +44,7 @@ pub struct GraphTask {
     pub group: Arc<str>,
     /// Its prefix
     pub prefix: Arc<str>,
-    /// What to run
+    /// The run spec
     pub spec: Spec,
     /// Numbers of the keys that it depends on, each once
     pub dependencies: Vec<u32>,
@@ -52,13 +52,13 @@ pub struct GraphTask {
     pub order: f64,
     /// Priority that the user gave it, instead of the graph's
     pub user_priority: Option<f64>,
-    /// What its annotations ask for
+    /// Requests of its annotations
     pub requirements: Option<Box<Requirements>>,
-    /// Whether it produces data, which makes it root-ish
+    /// True if it produces data, which makes it root-ish
     pub data_producer: bool,
 }
 
-/// What became of a graph
+/// Result of adding a graph
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GraphOutcome {
     /// Its tasks are known
@@ -72,7 +72,7 @@ pub enum GraphOutcome {
     LostDependencies,
 }
 
-/// What a graph touches: tasks, with their places among its own
+/// Tasks that a graph touches, with their places among the graph's own tasks
 struct Touched {
     all: Vec<(TaskId, Option<u32>)>,
     new: Vec<(TaskId, u32)>,
@@ -93,8 +93,8 @@ impl SchedulerCore {
     /// # Errors
     ///
     /// [`EventError::UnknownName`] if a number has no key, [`EventError::UnknownClient`] if a client
-    /// that is not known depends on what is lost; nothing has changed then. What the transitions
-    /// that follow may meet.
+    /// that is not known depends on lost tasks; nothing has changed then. The errors of the
+    /// transitions that follow.
     pub fn handle_graph(
         &mut self,
         graph: &Graph,
@@ -277,7 +277,7 @@ impl SchedulerCore {
                     last_edge = Some(edge);
                 }
             }
-            // What was known may have needed others before.
+            // A task that was known may have needed others before.
             last = is_new.then_some((one, task));
         }
     }
@@ -352,7 +352,7 @@ impl SchedulerCore {
         Ok(self.generation as f64)
     }
 
-    /// What a graph recommends: to begin with what is wanted, and to share old failures
+    /// Returns the first recommendations of a graph: wanted tasks, and shared earlier failures
     fn first_steps(
         &mut self,
         wanted: &[TaskId],
@@ -382,7 +382,7 @@ impl SchedulerCore {
     }
 }
 
-/// Whether something wanted depends on what is neither in the graph nor known
+/// Returns whether a wanted task depends on a key that is neither in the graph nor known
 fn lacks_dependencies(graph: &Graph, bound: &Bound) -> bool {
     let mut stack = graph.wanted.clone();
     let mut seen = vec![false; graph.keys.len()];

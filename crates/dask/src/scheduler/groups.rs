@@ -9,7 +9,7 @@ use super::task::TaskState;
 use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
 
-/// What groups and prefixes count alike; see upstream's `TaskCollection`
+/// Counts that groups and prefixes have in common; see upstream's `TaskCollection`
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     /// How many tasks are in each state, in the order of [`TaskState::ALL`]
@@ -288,7 +288,7 @@ impl Groups {
         let tally = self[group].tally.clone();
         self[prefix].tally.subtract(&tally);
         self[prefix].groups.remove(group);
-        // Nobody asks again what a group depends on that has no tasks to come.
+        // Dependencies of a group without further tasks are never read again.
         let dependencies = std::mem::take(&mut self[group].dependencies);
         self[group].gone = true;
         for dependency in dependencies.iter() {

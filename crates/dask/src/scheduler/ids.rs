@@ -9,7 +9,7 @@ ids! {
     /// A worker, from when it joins; never used again, so that what outlives the worker cannot
     /// mistake the next one for it
     pub(super) WorkerId;
-    /// A client, from when it is first heard of; used again once it has gone
+    /// A client, from its first event on; the number is used again after the client has left
     pub(super) ClientId;
     /// A group of tasks; used again once it is gone and no other group depends on it
     pub(super) GroupId;

@@ -31,7 +31,7 @@ pub struct Inherited {
     pub groups: Vec<GroupView>,
     /// Its tasks, in the order in which they came
     pub tasks: Vec<TaskView>,
-    /// The clients that can be told anything
+    /// The clients that have a stream
     pub streams: Vec<Arc<str>>,
 }
 

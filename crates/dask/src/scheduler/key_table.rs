@@ -1,8 +1,8 @@
 //! Which task has which key, in 8 bytes a place.
 //!
 //! A table of the standard library would hold the keys too, in 25 bytes a place. Looking up one of
-//! 10⁶ keys waits for memory and for little else; the task is asked for its key here, as whoever
-//! looks for a task asks it for more right after.
+//! 10⁶ keys waits for memory and for little else; the task is read for its key here, because each
+//! caller reads the task right after.
 
 use std::hash::Hasher;
 
@@ -54,7 +54,7 @@ impl KeyTable {
             return;
         };
         self.len -= 1;
-        // What follows moves up unless that were before where its hash says.
+        // Entries that follow move up, unless they would move before the place of their hash.
         let mut at = self.next(hole);
         while self.places[at].task.is_some() {
             let mask = self.places.len() - 1;

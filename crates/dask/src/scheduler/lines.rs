@@ -11,7 +11,7 @@ use super::ids::TaskId;
 use super::queue::Entry;
 use crate::hashing::{Map, Set};
 
-/// What the tasks of a line have in common: what they ask for, and where they may run
+/// Properties that the tasks of a line share: their request, and where they may run
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) struct LineKey {
     pub(super) request: Signature,
@@ -19,13 +19,13 @@ pub(super) struct LineKey {
     pub(super) workers: Vec<Arc<str>>,
     /// Likewise
     pub(super) hosts: Vec<Arc<str>>,
-    /// Whether they may run elsewhere while they can run on none of these: those that may not are
-    /// not to be in their way
+    /// True if they may run elsewhere while none of these can run them; other tasks have a line of
+    /// their own, which these do not block
     pub(super) loose: bool,
 }
 
 impl LineKey {
-    /// Whether they may run on some workers only
+    /// Returns whether the tasks may run on some workers only
     pub(super) fn is_restricted(&self) -> bool {
         !self.workers.is_empty() || !self.hosts.is_empty()
     }
@@ -114,7 +114,7 @@ impl Lines {
             .unwrap_or_default()
     }
 
-    /// Ends a line in which nobody waits
+    /// Ends a line without waiting tasks
     pub(super) fn end(&mut self, number: u64) -> Option<LineKey> {
         let (key, _) = self.lines.remove(&number)?;
         self.numbers.remove(&key);

@@ -1,4 +1,4 @@
-//! What a running scheduler asks, while its state is here, between events.
+//! Questions of a running scheduler between events, while its state is here.
 //!
 //! None of it changes anything but [`SchedulerCore::fill`], which sends queued tasks ahead of
 //! upstream's limit (`docs/design/in-flight-window.md`).
@@ -42,7 +42,7 @@ pub struct Front {
     pub group: Arc<str>,
     /// Name of its prefix
     pub prefix: Arc<str>,
-    /// What a task of the prefix takes, in seconds; negative if that is not known
+    /// Expected time of a task of the prefix, in seconds; negative if unknown
     pub duration_s: f64,
     /// How many are queued
     pub queued: usize,
@@ -66,7 +66,7 @@ pub struct ReplicatedTask {
     pub key: Key,
     /// Its size in bytes, if that is known
     pub nbytes: Option<u64>,
-    /// Whether it is an actor
+    /// True if it is an actor
     pub actor: bool,
     /// Addresses of those workers
     pub who_has: Vec<Arc<str>>,
@@ -75,18 +75,18 @@ pub struct ReplicatedTask {
 }
 
 impl SchedulerCore {
-    /// Whether there is a task of this key
+    /// Returns whether there is a task of this key
     pub fn has_task(&self, key: &[u8]) -> bool {
         self.tasks.by_key(key).is_some()
     }
 
-    /// Whether there is a task of this key that has not failed
+    /// Returns whether there is a task of this key that has not failed
     pub fn has_good_task(&self, key: &[u8]) -> bool {
         let task = self.tasks.by_key(key);
         task.is_some_and(|task| self.tasks[task].state != TaskState::Erred)
     }
 
-    /// Whether there is a group of this name
+    /// Returns whether there is a group of this name
     pub fn has_group(&self, name: &str) -> bool {
         self.groups.by_name.contains_key(name)
     }
@@ -96,12 +96,13 @@ impl SchedulerCore {
         self.tasks.known_count()
     }
 
-    /// Whether tasks are processing, or queued
+    /// Returns whether tasks are processing, or queued
     pub fn has_work(&self) -> bool {
         !self.processing_prefixes.is_empty() || !self.queue.is_empty()
     }
 
-    /// Whether one task is processing that takes less than that, as far as is known, and no other
+    /// Returns whether the only work is one processing task that is expected to take less time than
+    /// that
     pub fn has_one_shorter_than(&self, seconds: f64) -> bool {
         let mut prefixes = self.processing_prefixes.iter();
         let (Some(prefix), None, true) = (prefixes.next(), prefixes.next(), self.queue.is_empty())
@@ -117,7 +118,7 @@ impl SchedulerCore {
         self.transition_count
     }
 
-    /// Whether no task is waiting, queued or processing
+    /// Returns whether no task is waiting, queued or processing
     pub fn is_idle(&self) -> bool {
         self.groups
             .by_name
@@ -125,7 +126,8 @@ impl SchedulerCore {
             .all(|&group| self.is_done(group))
     }
 
-    /// Whether no task of a group is; also if there is no such group any more
+    /// Returns whether no task of a group is waiting, queued or processing; also if the group is
+    /// gone
     pub fn is_group_done(&self, name: &str) -> bool {
         let group = self.groups.by_name.get(name);
         group.is_none_or(|&group| self.is_done(group))
@@ -142,7 +144,7 @@ impl SchedulerCore {
         unfinished.iter().all(|&state| states[state as usize] == 0)
     }
 
-    /// Whether a collection has anything in it
+    /// Returns whether a collection has anything in it
     pub fn has_any(&self, container: Container) -> bool {
         match container {
             Container::Queued => !self.queue.is_empty(),
@@ -269,7 +271,7 @@ impl SchedulerCore {
         tasks.collect()
     }
 
-    /// Files a worker anew among the idle and the saturated, as somebody has asked
+    /// Files a worker anew among the idle and the saturated, on request
     ///
     /// After each event that is done for the workers that it concerns, as Dask does: what others take is
     /// measured against the average, which may have changed since. `busy_s` is how long the worker is busy,
@@ -284,7 +286,7 @@ impl SchedulerCore {
         Ok(())
     }
 
-    /// Whether work stealing may find anything: somebody is idle while somebody has too much
+    /// Returns whether stealing may move tasks: one worker is idle while another has too many
     pub fn may_balance(&self) -> bool {
         if self.idle.is_empty() || self.idle.len() == self.workers.sorted().len() {
             return false;

@@ -1,4 +1,4 @@
-//! What those look at who watch a running scheduler, one thing at a time, while its state is here.
+//! Single values that watching programs read from a running scheduler, while its state is here.
 //!
 //! By upstream's names; whole states are in `views.rs`. Nothing here changes anything.
 
@@ -32,10 +32,10 @@ pub enum TaskSet<'a> {
     Replicated,
 }
 
-/// What those who watch want to hear of
+/// Kinds of notes that watching plugins want
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Watched {
-    /// Nobody does
+    /// No plugin watches
     Nothing,
     /// Runs that end well
     Runs,
@@ -43,7 +43,7 @@ pub enum Watched {
     Ends,
 }
 
-/// What those who watch are to hear of
+/// A note for watching plugins
 #[derive(Clone, Debug)]
 pub enum Noted {
     /// A run that ended well and counted
@@ -65,7 +65,7 @@ pub enum TaskValue {
     Text(Arc<str>),
     /// A state
     State(TaskState),
-    /// What decides which task runs first
+    /// The priority of a task
     Priority(Priority),
     /// Keys of tasks
     Keys(Vec<Key>),
@@ -73,7 +73,7 @@ pub enum TaskValue {
     Names(Vec<Arc<str>>),
 }
 
-/// What is counted of one worker
+/// Counters of one worker
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerLoad {
     /// How long it is busy for, in seconds of one thread
@@ -84,7 +84,7 @@ pub struct WorkerLoad {
     pub prefix_counts: Vec<(Arc<str>, i64)>,
 }
 
-/// What is counted of all
+/// Counters of the cluster
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterLoad {
     /// Addresses, in the order of upstream's collections
@@ -136,7 +136,7 @@ impl SchedulerCore {
 
     /// An attribute of a task by upstream's name; None if there is no such task, or it is not here
     ///
-    /// What is not here is in `task_view`.
+    /// Other attributes are in `task_view`.
     pub fn task_value(&self, key: &[u8], name: &str) -> Option<TaskValue> {
         let one = &self.tasks[self.tasks.by_key(key)?];
         let keys = |tasks: &OrderedSet<TaskId>| {
@@ -209,7 +209,7 @@ impl SchedulerCore {
         })
     }
 
-    /// Whether a collection has a task
+    /// Returns whether a collection has a task
     ///
     /// # Errors
     ///
@@ -264,7 +264,7 @@ impl SchedulerCore {
         Some(self.tasks[task].state)
     }
 
-    /// What is counted of a worker
+    /// Returns the counters of a worker
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl SchedulerCore {
         })
     }
 
-    /// What is counted of all
+    /// Returns the counters of the cluster
     pub fn cluster_load(&self) -> ClusterLoad {
         let addresses = |workers: &mut dyn Iterator<Item = WorkerId>| {
             workers

@@ -1,4 +1,4 @@
-//! What the scheduler has to tell workers and clients, not yet as bytes.
+//! Messages of the scheduler to workers and clients, as values, not as bytes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum Message {
     ToClients(ClientMessage),
 }
 
-/// What workers are told; `stimulus` names the event that led to it
+/// A message to a worker; `stimulus` names the event that led to it
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
     /// Run a task
@@ -86,17 +86,17 @@ pub struct ComputeTask {
     pub who_has: Holders,
     /// Sizes of its inputs, in bytes, if they are known, in the order of `who_has`
     pub nbytes: Vec<Option<u64>>,
-    /// What to run
+    /// The run spec
     pub spec: Option<Spec>,
     /// How much of which resource it needs
     pub resources: Option<Vec<(Arc<str>, f64)>>,
-    /// Whether its result is an actor
+    /// True if its result is an actor
     pub actor: bool,
     /// Its annotations
     pub annotations: Option<Payload>,
 }
 
-/// What clients are told
+/// A message to a client
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientMessage {
     /// A result is there
@@ -127,7 +127,7 @@ pub enum ClientMessage {
         /// Which
         key: Key,
     },
-    /// Tasks that nobody will run
+    /// Tasks that will not run
     CancelledKeys {
         /// Which
         keys: Vec<Key>,
@@ -164,7 +164,7 @@ pub enum TaskError {
         worker: Arc<str>,
         /// Memory that the worker may use, in bytes
         limit_bytes: u64,
-        /// Whether no task depends on it, as when all of a collection is gathered
+        /// True if no task depends on it, as when all of a collection is gathered
         gathers: bool,
     },
     /// No worker met its restrictions in time: `NoValidWorkerError`

@@ -1,7 +1,7 @@
 //! The scheduler's state and transitions, equal to those of `distributed.scheduler.SchedulerState`.
 //!
-//! Events in, messages out: no clock, no I/O, no interpreter. What it owns, in which order it looks
-//! at things, and what it leaves to its caller is in `docs/design/scheduler-core.md`.
+//! Events in, messages out: no clock, no I/O, no interpreter. `docs/design/scheduler-core.md` has
+//! the contract, the order of all collections, and the duties of the caller.
 
 mod bounded_sum;
 mod client;

@@ -38,11 +38,11 @@ impl SchedulerCore {
         self.with_network_s(self.compute_s(counts), self.network_bytes)
     }
 
-    /// Whether something holds of [`SchedulerCore::total_occupancy_s`] that holds of all above some
-    /// number, or of all below it
+    /// Returns whether a condition holds of [`SchedulerCore::total_occupancy_s`], where the
+    /// condition holds above some number and not below, or the reverse
     ///
-    /// What lies below and above the total decides, if it holds of both or of neither: adding up
-    /// takes a step for each prefix.
+    /// The bounds of the total decide if the condition holds of both or of neither, because adding
+    /// up takes a step for each prefix.
     pub(super) fn holds_of_total(&self, holds: impl Fn(f64) -> bool) -> bool {
         let prefixes = self.processing_prefixes.len();
         let bounds_s = (prefixes > ADDED_UP_MAX)

@@ -1,8 +1,8 @@
 //! Where tasks go by what links cost, if that is asked for: `backhaul.dask.placement.link_placement`, decision for
 //! decision. The model is in `docs/design/placement.md`.
 //!
-//! What workers are promised is noted in [`backhaul_placement::cost`], which the caller shares: it
-//! tells there of workers, before it tells the core, and of links.
+//! Promises to workers are in [`backhaul_placement::cost`], which the caller shares: the caller
+//! adds workers there before it adds them to the core, and links.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -19,13 +19,13 @@ use super::task::{Key, Task, TaskTable};
 use super::worker::Workers;
 use crate::hashing::Map;
 
-/// What decides by links
+/// Placement of tasks by the cost of links
 #[derive(Debug)]
 pub(super) struct Placing {
     pub(super) costs: SharedCosts,
     /// How much of its memory limit a worker holds before it spills
     pub(super) memory_target: f64,
-    /// Number in the costs, by worker; None for one that they have not been told of
+    /// Number in the costs, by worker; None for a worker that is not in the costs
     numbers: Vec<Option<u32>>,
     /// Workers by that number
     workers: Map<u32, WorkerId>,
@@ -37,12 +37,12 @@ pub(super) struct Placing {
 /// Key of a root that was planned, and whether that task is there still
 pub type PlannedRoot = (Key, bool);
 
-/// What decides by links knows besides, for who goes on from there
+/// State of the placement besides the tasks, for a core that goes on from there
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlacingView {
     /// Expected size of a result, in bytes, by name of the prefix
     pub result_bytes: Vec<(Arc<str>, f64)>,
-    /// By key of a root that nobody has been given, address of the worker that is to run it
+    /// By key of a root that has not been assigned, address of the worker that is to run it
     pub hints: Vec<(Key, Arc<str>)>,
     /// Address of a worker, and its roots in order; some may have been given out meanwhile
     pub own: Vec<(Arc<str>, Vec<PlannedRoot>)>,
@@ -95,7 +95,8 @@ impl Placing {
         inputs
     }
 
-    /// Who has what the result of a task will be combined with, or is to make it
+    /// Returns the workers that have, or are to make, results that this task's result is combined
+    /// with
     fn meetings(&self, task: TaskId, tasks: &TaskTable) -> Meetings {
         let mut meetings = Meetings::default();
         for dependent in tasks[task].dependents.iter().take(MEETINGS_MAX) {
@@ -127,7 +128,7 @@ impl Placing {
         }
     }
 
-    /// Notes that a result has come to a worker, or is not needed there any more
+    /// Notes that a result is on a worker, or that the worker does not need it any more
     pub(super) fn settle(&self, task: TaskId, worker: WorkerId) {
         if let Some(receiver) = self.number(worker) {
             let task = u64::from(task.number());
@@ -152,8 +153,8 @@ impl SchedulerCore {
     /// Places tasks by what links cost from now on
     ///
     /// `result_bytes` is the expected size of a result by name of the prefix, and `memory_target` how
-    /// much of its memory limit a worker holds before it spills. The costs have been told of the
-    /// workers that there are, and are told of others before they come here.
+    /// much of its memory limit a worker holds before it spills. The costs have the workers that
+    /// there are, and get each new one before this core.
     pub fn place_by_links(
         &mut self,
         costs: SharedCosts,
@@ -174,7 +175,8 @@ impl SchedulerCore {
         self.placing = Some(Box::new(placing));
     }
 
-    /// What is known besides what is in the state, if tasks are placed by what links cost
+    /// Returns the state of the placement besides the tasks, if tasks are placed by the cost of
+    /// links
     pub fn placing_view(&self) -> Option<PlacingView> {
         let placing = self.placing.as_deref()?;
         let address = |worker: WorkerId| Arc::clone(&self.workers[worker].address);
@@ -200,7 +202,7 @@ impl SchedulerCore {
         let promised: Vec<(u64, u32)> = placing.costs().mirror.promised().collect();
         for (number, receiver) in promised {
             let task = TaskId::at(number as usize);
-            // Who has gone is promised nothing: the caller forgets that.
+            // A worker that has left is promised nothing: the caller forgets that.
             if let Some(worker) = placing.worker(receiver)
                 && self.workers.is_current(worker)
                 && let Some(one) = self.tasks.find(task)
@@ -220,7 +222,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Lets go of a worker that has gone: its roots go to whoever is free
+    /// Removes a worker that has left: its roots go to any free worker
     pub(super) fn part_from_worker(&mut self, worker: WorkerId) {
         if let Some(placing) = &mut self.placing {
             placing.roots.remove_worker(worker);
@@ -231,7 +233,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Learns how large a result is that nobody had
+    /// Learns the size of a result that no worker had
     pub(super) fn observe_result(&mut self, task: TaskId) {
         if let Some(placing) = &mut self.placing {
             let one = &self.tasks[task];

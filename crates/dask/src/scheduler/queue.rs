@@ -14,8 +14,8 @@ use super::task::{Priority, TaskTable};
 
 /// A set of tasks that gives the one of least priority
 ///
-/// All that are in it have a priority, or none has: [`TaskQueue::add`] tells of one that has not
-/// what the others have, as upstream cannot compare them either.
+/// All tasks in it have a priority, or none has: [`TaskQueue::add`] reports one that differs from
+/// the others, because upstream cannot compare them either.
 #[derive(Debug, Default)]
 pub(super) struct TaskQueue {
     places: Places,
@@ -188,7 +188,7 @@ impl Places {
 
     /// Closes the holes, and begins to count anew
     fn pack(&mut self, tasks: &mut TaskTable) {
-        // One that was forgotten meanwhile is not there to be told.
+        // A task that was forgotten meanwhile needs no update.
         self.tasks.retain(|&task| {
             tasks
                 .find(task)

@@ -5,7 +5,7 @@
 
 use super::ids::TaskId;
 
-/// The task of each of the last [`RUNS_MAX`] runs; whoever asks has to check what it is given
+/// The task of each of the last [`RUNS_MAX`] runs; a caller has to check the task that it gets
 #[derive(Debug, Default)]
 pub(super) struct RecentRuns {
     tasks: Vec<Option<TaskId>>,

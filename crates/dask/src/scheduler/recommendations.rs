@@ -1,4 +1,4 @@
-//! What transitions of the scheduler recommend.
+//! Recommendations of the scheduler's transitions.
 
 use super::ids::TaskId;
 use super::task::TaskState;

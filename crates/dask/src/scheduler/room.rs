@@ -21,10 +21,10 @@ use crate::ordered_set::OrderedSet;
 /// The resource that a thread is, which every task takes one of unless it says otherwise
 const CPU: &str = "CPU";
 
-/// What a task that takes no thread asks for besides, of which each worker has some
+/// Resource that a task without a thread asks for in addition, of which each worker has some
 const BESIDE: &str = "tasks without CPU";
 
-/// Who has how much of what, who has been given it, and who waits
+/// Requests for resources: units of workers, units in use, and waiting tasks
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) places: Places,
@@ -42,7 +42,7 @@ pub(super) struct Room {
     pub(super) turns: Turns,
     /// The worker that takes nothing more of what the request needs that `turns` keeps it for
     pub(super) kept_worker: Option<WorkerId>,
-    /// Whether something has come back that a task may wait for
+    /// True if something has come back that a task may wait for
     pub(super) drains: bool,
     /// Pools with ids, by address of workers that said so
     declared: Map<Arc<str>, BTreeMap<String, Declaration>>,
@@ -58,7 +58,7 @@ type Needs = (Vec<(Arc<str>, u64)>, u64);
 pub(super) struct Asked {
     pub(super) amounts: Vec<(Arc<str>, f64)>,
     pub(super) threads: f64,
-    /// What tasks with it keep from each other
+    /// Resources that tasks with this request keep from each other
     names: Vec<Arc<str>>,
 }
 
@@ -71,11 +71,11 @@ pub struct Unmet {
     pub amounts: Vec<(Arc<str>, f64)>,
     /// How many threads it takes
     pub threads: f64,
-    /// What is lacking
+    /// The missing resource
     pub reason: String,
 }
 
-/// What is known of tasks that ask for resources, for who goes on from there
+/// State of requests for resources, for a core that goes on from there
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoomView {
     /// Keys of tasks that hold what they ask for
@@ -103,7 +103,7 @@ pub struct Passed {
     pub passes: u64,
 }
 
-/// Whether two requests keep something from each other
+/// Returns whether two requests keep something from each other
 fn share(asked: &Map<Signature, Asked>, one: Signature, other: Signature) -> bool {
     let pair = asked.get(&one).zip(asked.get(&other));
     pair.is_some_and(|(one, other)| one.names.iter().any(|name| other.names.contains(name)))
@@ -134,7 +134,7 @@ impl Room {
         }
     }
 
-    /// Whether anybody has asked for anything yet
+    /// Returns whether any task has made a request yet
     fn is_active(&self) -> bool {
         !self.asked.is_empty()
     }
@@ -163,8 +163,8 @@ impl Room {
             .map(|(name, units)| (&**name, *units))
             .collect();
         let mut names: Vec<Arc<str>> = amounts.iter().map(|(name, _)| Arc::clone(name)).collect();
-        // Several threads are a restriction, too: not every worker has them. What takes none is
-        // counted, so that a worker is not sent more than it could ever run at once.
+        // Several threads are a restriction, too: not every worker has them. Tasks without a thread
+        // are counted, so that a worker is not sent more than it could ever run at the same time.
         if threads != 1.0 {
             all.push((CPU, threads));
         }
@@ -184,12 +184,12 @@ impl Room {
         Ok(signature)
     }
 
-    /// Whether two requests keep something from each other
+    /// Returns whether two requests keep something from each other
     fn shares(&self, one: Signature, other: Signature) -> bool {
         share(&self.asked, one, other)
     }
 
-    /// Whether a worker takes no such task now, for a request that waited for long
+    /// Returns whether a worker is reserved for another request that has waited for long
     fn is_kept_from(&self, request: Signature, worker: WorkerId) -> bool {
         match self.turns.kept {
             Some(kept) if self.kept_worker == Some(worker) && kept != request => {
@@ -199,7 +199,7 @@ impl Room {
         }
     }
 
-    /// Whether a worker may be given one more such task, to run or to wait
+    /// Returns whether a worker may be given one more such task, to run or to wait
     pub(super) fn has_room(&self, request: Signature, worker: WorkerId) -> bool {
         let room = self.places.has_room(request, worker.number());
         room.unwrap_or(false)
@@ -241,7 +241,7 @@ impl SchedulerCore {
             .unwrap_or_default()
     }
 
-    /// What is known of tasks that ask for resources; `None` where nobody has ever asked
+    /// Returns the state of requests for resources; `None` if no task has ever made one
     pub fn room_view(&self) -> Option<RoomView> {
         let room = self.room.as_deref().filter(|room| room.is_active())?;
         let waits = |&(task, serial): &(TaskId, u32)| {
@@ -294,7 +294,7 @@ impl SchedulerCore {
         self.room = beside_max.map(|beside_max| Box::new(Room::new(beside_max)));
     }
 
-    /// Whether tasks wait here for room
+    /// Returns whether tasks wait here for room
     ///
     /// With a timeout for tasks that no worker can run they would fail while they do.
     pub(super) fn keeps(&self) -> bool {
@@ -309,7 +309,7 @@ impl SchedulerCore {
             return;
         }
         let is_first = !room.is_active();
-        // What cannot be asked for is refused by the caller before.
+        // The caller has refused requests that are not possible.
         requirements.request = room
             .request(resources, requirements.threads.unwrap_or(1.0))
             .ok();
@@ -320,12 +320,12 @@ impl SchedulerCore {
         }
     }
 
-    /// What a task asks for, by its number; `None` for one thread and nothing else
+    /// Returns the request of a task, by its number; `None` for one thread and nothing else
     pub(super) fn request_of(&self, task: TaskId) -> Option<Signature> {
         self.tasks[task].requirements.as_deref()?.request
     }
 
-    /// Whether a task is not to be stolen, as it waits here and goes where there is room
+    /// Returns whether a task must not be stolen, because it waits here for free units
     pub(super) fn stays(&self, task: TaskId) -> bool {
         let (Some(request), Some(room)) = (self.request_of(task), self.room.as_deref()) else {
             return false;
@@ -340,7 +340,7 @@ impl SchedulerCore {
         beside.copied().unwrap_or_default()
     }
 
-    /// Whether a task that has left its thread has nothing more to leave: it is told once
+    /// Returns whether a task that has left its thread was reported as such before
     pub(super) fn has_left_its_thread(&self, task: TaskId, worker: WorkerId) -> bool {
         let is_active = self.room.as_deref().is_some_and(Room::is_active);
         is_active && self.workers[worker].long_running.contains(task)
@@ -367,7 +367,7 @@ impl SchedulerCore {
             Some(pools) => declared.extend(pools.clone()),
             None => declared.extend(one.resources.iter().filter_map(|&(name, units)| {
                 let name = self.names.text(name);
-                // A resource of that name is none of ours: a thread is.
+                // A resource of that name is not the project's: a thread is.
                 (**name != *CPU).then(|| (name.to_string(), Declaration::Sum(units)))
             })),
         }
@@ -436,7 +436,7 @@ impl SchedulerCore {
         found
     }
 
-    /// Those that hold inputs, and the least loaded one
+    /// Returns the workers that hold inputs, and the least loaded one
     fn candidates(&mut self, task: TaskId, request: Signature) -> OrderedSet<WorkerId> {
         let mut found = OrderedSet::new();
         for input in self.tasks[task].dependencies.iter() {
@@ -489,7 +489,7 @@ impl SchedulerCore {
         best.map(|(_, _, worker)| worker)
     }
 
-    // What is in use
+    // Units in use
 
     /// Notes that a task was sent to a worker
     pub(super) fn book(&mut self, task: TaskId, worker: WorkerId) {

@@ -20,7 +20,7 @@ use crate::hashing::Map;
 /// Roots that wait for a thread, by the worker that is to run them
 #[derive(Debug, Default)]
 pub(super) struct Roots {
-    /// Who is to run what has not been given out
+    /// The worker that is to run each root that has not been assigned
     hints: Map<Key, WorkerId>,
     /// The same by worker, in order; some of it may have been given out meanwhile
     own: Map<WorkerId, Own>,
@@ -75,7 +75,7 @@ impl Roots {
         own.map(|(worker, own)| (*worker, own.planned.iter()))
     }
 
-    /// Forgets a worker: its roots go to whoever is free
+    /// Removes a worker: its roots go to any free worker
     pub(super) fn remove_worker(&mut self, worker: WorkerId) {
         self.own.remove(&worker);
         self.hints.retain(|_, hint| *hint != worker);
@@ -192,8 +192,7 @@ impl SchedulerCore {
         self.placing = Some(placing);
     }
 
-    /// Who is to run which of some tasks, in the order in which they are to run; None if nothing is
-    /// gained by that
+    /// Returns which worker is to run which of some tasks, in order; None if a plan gains nothing
     fn planned(&self, placing: &Placing, tasks: &[TaskId]) -> Option<Vec<(TaskId, WorkerId)>> {
         if self.config.worker_saturation.is_infinite() {
             return None;
@@ -273,7 +272,7 @@ impl SchedulerCore {
         targets
     }
 
-    /// Whether a task waits for nothing, and its worker is ours to choose
+    /// Returns whether a task waits for nothing, and the core may choose its worker
     fn is_root(&self, task: TaskId, rootish: &mut Map<GroupId, bool>) -> bool {
         let one = &self.tasks[task];
         let requirements = one.requirements.as_ref();
@@ -291,13 +290,13 @@ impl SchedulerCore {
         !is_rootish || one.queueable
     }
 
-    /// Whether any root is planned that nobody has been given
+    /// Returns whether a planned root has not been assigned
     pub(super) fn has_planned(&self) -> bool {
         let placing = self.placing.as_ref();
         placing.is_some_and(|placing| !placing.roots.hints.is_empty())
     }
 
-    /// Who is to run a root, if that was planned
+    /// Returns the worker that is planned for a root, if any
     fn hint_of(&self, task: TaskId) -> Option<WorkerId> {
         let roots = &self.placing.as_ref()?.roots;
         roots.hints.get(&self.tasks[task].key).copied()
@@ -320,7 +319,7 @@ impl SchedulerCore {
         if !self.running.contains(hint) {
             return None;
         }
-        // Who has more slots than threads is not idle: it would run no sooner there than at home.
+        // A worker with more slots than threads is not idle: the task would start no sooner there.
         let free = self.free_worker(hint);
         self.give(task);
         let idle = free.filter(|&worker| {
@@ -336,20 +335,20 @@ impl SchedulerCore {
             return Some(hint);
         }
         let placing = self.placing.as_mut()?;
-        // Nobody waits for a busy worker while one has nothing of its own to do.
+        // No task waits for a busy worker while another worker has no roots of its own.
         let mut free = self.slots.in_order();
         free.find(|&worker| !placing.roots.check_own(worker, &self.tasks))
     }
 
-    /// Notes that a task is sent to somebody, or is no more
+    /// Notes that a task has been assigned, or is gone
     pub(super) fn give(&mut self, task: TaskId) {
         if let Some(placing) = &mut self.placing {
             placing.roots.give(&self.tasks[task].key);
         }
     }
 
-    /// The queued task that a worker is to run next, `of_others` if it has none of its own; whoever
-    /// sends it says so with [`SchedulerCore::give`]
+    /// Returns the queued task that a worker is to run next, `of_others` if it has none of its own;
+    /// the caller that sends the task calls [`SchedulerCore::give`]
     pub(super) fn front_for(&mut self, worker: WorkerId, of_others: bool) -> Option<TaskId> {
         let front = self.first_queued()?;
         let Some(mut placing) = self.placing.take() else {

@@ -125,7 +125,7 @@ impl SchedulerCore {
         self.is_unoccupied_with(worker, busy_s, self.workers[worker].processing.len() as i64)
     }
 
-    /// Whether a worker that is busy for so long with so many tasks has too little to do
+    /// Returns whether a worker with so many tasks of so much time has too little work
     pub(super) fn is_unoccupied_with(&self, worker: WorkerId, busy_s: f64, tasks: i64) -> bool {
         let tasks = tasks - self.tasks_beside(worker);
         let nthreads = self.workers[worker].nthreads;

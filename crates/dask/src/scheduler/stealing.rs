@@ -3,8 +3,8 @@
 //! Tasks on workers are filed by how costly it is to move them, in fifteen levels. Every so often
 //! ([`SchedulerCore::balance`]) the cheapest of those who have too much are asked for
 //! ([`WorkerMessage::StealRequest`]); a worker that has not begun a task gives it up, and it is sent
-//! to the thief ([`SchedulerCore::confirm_steal`]). What upstream counts and logs of it is given to
-//! the caller.
+//! to the thief ([`SchedulerCore::confirm_steal`]). The caller gets the numbers and log entries
+//! that upstream keeps of stealing.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::task::{Key, TaskState};
 use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
 
-/// What a transfer takes besides its bytes, in seconds
+/// Time of a transfer besides its bytes, in seconds
 const LATENCY_S: f64 = 0.1;
 
 /// Levels of costs
@@ -31,7 +31,7 @@ const VICTIMS_MAX: usize = 10;
 /// From so many saturated workers on, they are not sorted
 const SORTED_MAX: usize = 20;
 
-/// What is known of tasks that may be moved, or are about to be
+/// Tasks that may be moved, and requests under way
 #[derive(Debug, Default)]
 pub(super) struct Stealing {
     /// Prefixes of tasks that are too short to be moved
@@ -47,7 +47,7 @@ pub(super) struct Stealing {
     pub(super) in_flight_occupancy_s: Map<WorkerId, f64>,
     /// Tasks that they do
     pub(super) in_flight_tasks: Map<WorkerId, i64>,
-    /// Tasks that were filed while nobody knew how long they take
+    /// Tasks that were filed while their duration was unknown
     pub(super) unknown: Map<PrefixId, OrderedSet<TaskId>>,
     pub(super) requests: u64,
 }
@@ -71,7 +71,7 @@ pub struct StealRequested {
     pub level: usize,
     /// Its key
     pub key: Key,
-    /// What the victim is rid of, in seconds
+    /// Work that the victim loses, in seconds
     pub cost_s: f64,
     /// Address of the victim
     pub victim: Arc<str>,
@@ -83,7 +83,7 @@ pub struct StealRequested {
     pub thief_s: f64,
 }
 
-/// What came of the answer of a victim
+/// Result of a victim's answer
 #[derive(Clone, Debug, PartialEq)]
 pub enum StealAnswered {
     /// There is no such task
@@ -119,7 +119,7 @@ impl SchedulerCore {
             }
         }
         if finish == TaskState::Processing {
-            // What cannot be filed is left out, as upstream logs and goes on.
+            // A task that cannot be filed is left out, as upstream logs and goes on.
             let _ = self.file(task);
         }
     }
@@ -153,7 +153,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Lets go of a number that another task may get
+    /// Forgets a number that another task may get
     pub(super) fn forget_unknown(&mut self, task: TaskId) {
         if let Some(stealing) = &mut self.stealing
             && !stealing.unknown.is_empty()
@@ -237,7 +237,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Lets go of a worker that has gone
+    /// Removes a worker that has left
     pub(super) fn forget_victim(&mut self, worker: WorkerId) {
         if let Some(stealing) = &mut self.stealing {
             stealing.stealable.remove(&worker);
@@ -343,7 +343,8 @@ impl SchedulerCore {
         requested
     }
 
-    /// Those that may be relieved, the busiest first; `None` for all that are saturated, in order
+    /// Returns the workers that may lose tasks, the busiest first; `None` for all saturated ones,
+    /// in order
     fn victims(
         &self,
         occupancies: &Map<WorkerId, f64>,
@@ -415,7 +416,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Who would start a task first, the first of equal ones
+    /// Returns the worker that would start a task first, the first of equal ones
     fn thief_of(
         &mut self,
         task: TaskId,
@@ -474,7 +475,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What sending the task, or releasing it, may meet; a state that no worker has.
+    /// Errors of sending or releasing the task; a state that no worker has.
     pub fn confirm_steal(
         &mut self,
         key: &[u8],

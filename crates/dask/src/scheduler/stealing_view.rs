@@ -1,4 +1,4 @@
-//! What is known of tasks that may be moved, for those who look.
+//! Tasks that may be moved, as programs read them.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ pub struct MoveView {
     pub victim: Arc<str>,
     /// Address of the thief, which may be gone
     pub thief: Arc<str>,
-    /// What the victim is rid of, in seconds
+    /// Work that the victim loses, in seconds
     pub victim_s: f64,
-    /// What the thief gets, in seconds
+    /// Work that the thief gets, in seconds
     pub thief_s: f64,
     /// Which request
     pub stimulus: Arc<str>,
@@ -37,7 +37,7 @@ pub struct StealingView {
     pub occupancy_s: Vec<(Arc<str>, f64)>,
     /// Tasks that they do
     pub tasks: Vec<(Arc<str>, i64)>,
-    /// Tasks that were filed while nobody knew how long they take
+    /// Tasks that were filed while their duration was unknown
     pub unknown: Vec<(Arc<str>, Vec<Key>)>,
     /// How many requests there have been
     pub requests: u64,

@@ -1,4 +1,4 @@
-//! What the scheduler knows of one task, and the table of tasks.
+//! One task of the scheduler, and the table of tasks.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ pub type Key = Arc<[u8]>;
 /// Bytes that are passed on as they came: an exception, a type, annotations
 pub type Payload = Arc<[u8]>;
 
-/// What a task runs, which is passed on as it came
+/// The run spec of a task, which is passed on as it came
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Spec {
     /// Bytes that it shares with other tasks, if there are any
@@ -144,12 +144,12 @@ pub(super) struct Task {
     pub(super) state: TaskState,
     pub(super) has_lost_dependencies: bool,
     pub(super) actor: bool,
-    /// Whether its run spec says that it produces data, which makes it root-ish
+    /// True if its run spec says that it produces data, which makes it root-ish
     pub(super) data_producer: bool,
     pub(super) queueable: bool,
 }
 
-/// What a task asks of workers, and its annotations
+/// Requests of a task to workers, and its annotations
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requirements {
     /// Hosts or aliases of workers that may run it
@@ -162,7 +162,7 @@ pub struct Requirements {
     pub threads: Option<f64>,
     /// Number of what it asks for, as the core gives it
     pub(super) request: Option<Signature>,
-    /// Whether other workers may run it while none of these can
+    /// True if other workers may run it while none of these can
     pub loose: bool,
     /// Priority from its annotations, before the graph's
     pub priority: Option<f64>,
@@ -173,17 +173,17 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Whether it takes another number of threads than one, which is heeded
+    /// Returns whether it takes another number of threads than one, which is heeded
     pub(super) fn takes_other_than_a_thread(&self) -> bool {
         self.threads.is_some() && self.request.is_some()
     }
 
-    /// Whether it is bound to some hosts or workers
+    /// Returns whether it is bound to some hosts or workers
     pub(super) fn bind(&self) -> bool {
         is_some(self.hosts.as_ref()) || is_some(self.workers.as_ref())
     }
 
-    /// Whether some worker may be unfit, whatever the others do
+    /// Returns whether some worker may be unfit, whatever the others do
     pub(super) fn restrict(&self) -> bool {
         self.bind() || is_some(self.resources.as_ref())
     }
@@ -222,7 +222,7 @@ pub struct ErredTask {
     pub at_s: f64,
     /// Addresses of workers where it had failed by then
     pub erred_on: Vec<Arc<str>>,
-    /// What it raised, as a text, if this failure came with one
+    /// The exception as a text, if this failure came with one
     pub exception_text: Option<Arc<str>>,
     /// Where, as a text, likewise
     pub traceback_text: Option<Arc<str>>,
@@ -302,7 +302,7 @@ impl Task {
 pub(super) struct TaskTable {
     tasks: Vec<Option<Task>>,
     free: Vec<TaskId>,
-    /// Those that are not forgotten
+    /// Tasks that are not forgotten
     by_key: KeyTable,
     /// Serial of the next task
     next_serial: u32,
@@ -372,7 +372,7 @@ impl TaskTable {
         self.by_key.len()
     }
 
-    /// Those tasks, in no order
+    /// Returns the tasks that are not forgotten, in no order
     pub(super) fn known(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.by_key.iter()
     }

@@ -16,7 +16,7 @@ const PASSES_MAX: u64 = 16;
 /// The requests that wait, and who went past them
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// What something is kept for
+    /// The request that a worker or unit is reserved for
     pub(super) kept: Option<Signature>,
     /// In the order in which they began to wait
     waiting: Vec<Waits>,
@@ -89,7 +89,7 @@ impl Turns {
     }
 }
 
-/// Whether a task comes before another one
+/// Returns whether a task comes before another one
 fn stands_before(one: PriorityOrNone, other: PriorityOrNone) -> bool {
     match (one.get(), other.get()) {
         (Some(one), Some(other)) => one.order(&other) == Ordering::Less,

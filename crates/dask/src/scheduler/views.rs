@@ -108,7 +108,7 @@ pub struct GroupView {
     pub common: CollectionView,
     /// Place among all groups that there ever were
     pub serial: u64,
-    /// Whether all of its tasks are forgotten
+    /// True if all of its tasks are forgotten
     pub gone: bool,
     pub prefix: Arc<str>,
     /// Serials of what is in `dependencies`
@@ -138,7 +138,7 @@ pub struct PrefixView {
     pub groups: Vec<Arc<str>>,
 }
 
-/// What concerns no single task or worker
+/// State that belongs to no single task or worker
 #[derive(Clone, Debug, PartialEq)]
 #[allow(
     missing_docs,
@@ -394,7 +394,7 @@ impl SchedulerCore {
         }
     }
 
-    /// What concerns no single task or worker
+    /// Returns the state that belongs to no single task or worker
     pub fn cluster_view(&self) -> ClusterView {
         let mut with_slots: Vec<WorkerId> = self.slots.iter().collect();
         with_slots.sort_by_key(|&worker| self.workers[worker].slot_order);

@@ -59,7 +59,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions may meet.
+    /// Errors of the transitions.
     pub(super) fn drain(&mut self) -> Result<(), EventError> {
         while let Some(room) = self.room.as_deref_mut()
             && std::mem::take(&mut room.drains)
@@ -154,7 +154,7 @@ impl SchedulerCore {
                 return;
             };
             let Some((task, serial, priority)) = room.lines.first(number) else {
-                // It was sent, or nobody wants it any more.
+                // It was sent, or no client wants it any more.
                 if let Some(key) = room.lines.end(number)
                     && !key.is_restricted()
                     && room.turns.left(key.request)

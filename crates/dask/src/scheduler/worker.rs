@@ -1,4 +1,4 @@
-//! What the scheduler knows of one worker, and the table of workers.
+//! One worker of the scheduler, and the table of workers.
 
 use std::cell::Cell;
 use std::ops::{Index, IndexMut};
@@ -10,7 +10,8 @@ use super::task::Key;
 use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
 
-/// Whether a worker takes tasks; other states of Dask's are paused or closed to the scheduler
+/// State of a worker that takes tasks or not; Dask's other states are paused or closed to the
+/// scheduler
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WorkerStatus {
     /// Takes tasks
@@ -36,7 +37,7 @@ pub struct WorkerJoins {
     pub nthreads: u32,
     /// Memory that it may use, in bytes; 0 if that has no limit
     pub memory_limit: u64,
-    /// Whether it takes tasks
+    /// The state, which says whether the worker takes tasks
     pub status: WorkerStatus,
     /// How much of which resource it has
     pub resources: Vec<(Arc<str>, f64)>,
@@ -53,7 +54,7 @@ pub(super) struct Worker {
     pub(super) nthreads: u32,
     pub(super) memory_limit: u64,
     pub(super) status: WorkerStatus,
-    /// Whether it is in the cluster still; [`Workers`] keeps it
+    /// True if it is in the cluster still; [`Workers`] keeps it
     is_current: bool,
     /// Bytes of the results that it holds
     pub(super) nbytes: i64,
@@ -72,7 +73,7 @@ pub(super) struct Worker {
     pub(super) needs_what: Map<TaskId, u32>,
     /// Bytes of them
     pub(super) network_bytes: u64,
-    /// What it said last that it was executing, and for how many seconds; some may be forgotten
+    /// The tasks of its last report, with their seconds so far; some may be forgotten
     pub(super) executing: Vec<(Key, f64)>,
     pub(super) resources: Vec<(NameId, f64)>,
     pub(super) used_resources: Vec<(NameId, f64)>,
@@ -120,7 +121,7 @@ impl Worker {
 pub(super) struct Workers {
     workers: Vec<Option<Box<Worker>>>,
     by_address: Map<Arc<str>, WorkerId>,
-    /// Those of the cluster, in the order of their addresses
+    /// Workers of the cluster, in the order of their addresses
     sorted: Vec<WorkerId>,
     pub(super) by_name: Map<Arc<str>, WorkerId>,
 }
@@ -167,7 +168,7 @@ impl Workers {
         self.by_address.get(address).copied()
     }
 
-    /// Whether a worker is in the cluster still
+    /// Returns whether a worker is in the cluster still
     pub(super) fn is_current(&self, id: WorkerId) -> bool {
         let worker = self.workers[id.index()].as_deref();
         worker.is_some_and(|worker| worker.is_current)

@@ -10,7 +10,7 @@ use super::state::{Finish, State};
 use super::task::Task;
 use crate::ordered_set::OrderedSet;
 
-/// What is recommended: where tasks should go
+/// Recommendations: the state that each task should go to
 pub(super) type Recommendations = crate::recommendations::Recommendations<TaskId, Finish>;
 
 /// Limits that a worker is given
@@ -47,7 +47,7 @@ pub struct WorkerCore {
     pub(super) live: usize,
     pub(super) ready: Heap,
     pub(super) needed: Needed,
-    /// Whether each peer is on another host
+    /// Per peer, true if it is on another host
     pub(super) peers: Vec<bool>,
     /// Peers from which something is on its way
     pub(super) in_flight_workers: OrderedSet<PeerId>,
@@ -58,7 +58,7 @@ pub struct WorkerCore {
     pub(super) in_flight: usize,
     pub(super) counters: Counters,
     pub(super) counts: TaskCounts,
-    /// What the event that is handled recommends, the tasks that it made, and what others were
+    /// Recommendations of the event that is handled, the tasks that it made, and earlier states
     pub(super) recommended: Recommendations,
     made: Vec<TaskId>,
     initial: Vec<TaskId>,
@@ -209,7 +209,7 @@ impl WorkerCore {
     /// Forgets a task when the event is over
     pub(super) fn give_up(&mut self, host: &mut impl Host, task: TaskId) {
         self.live -= 1;
-        // Places that it has left behind are nobody's from now on.
+        // The places that the task has left behind are invalid from now on.
         let known = self.task_mut(task);
         known.life = known.life.wrapping_add(1);
         self.forgotten.push(task);

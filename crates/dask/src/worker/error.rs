@@ -7,7 +7,7 @@ use super::state::State;
 
 /// A state machine that meets what should not be, as upstream's does, and raises
 ///
-/// Its state is then what it was in the midst of the event, as upstream's is.
+/// Its state is then half changed, as upstream's is.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 pub enum Refused {
     /// There is no such transition
@@ -15,7 +15,7 @@ pub enum Refused {
     InvalidTransition {
         /// The task
         task: TaskId,
-        /// What it is
+        /// The state that the task is in
         start: State,
         /// Where it was to go
         finish: State,
@@ -23,12 +23,12 @@ pub enum Refused {
     /// Something is not as upstream asserts that it is
     #[error("{0}")]
     Assertion(&'static str),
-    /// A copy is to be let go of while a task that runs needs it
+    /// A copy is to be released while a task that runs needs it
     #[error("the task is needed by one that runs")]
     ReplicaInUse {
         /// The task
         task: TaskId,
-        /// Who needs it
+        /// The task that needs it
         dependent: TaskId,
     },
 }

@@ -1,6 +1,6 @@
 //! The events of a worker: `WorkerState._handle_event` for each class of them.
 //!
-//! What an event recommends is worked off by [`WorkerCore::conclude`], after the methods here.
+//! [`WorkerCore::conclude`] applies the recommendations of an event, after the methods here.
 
 use smallvec::SmallVec;
 
@@ -12,14 +12,14 @@ use super::priority::Priority;
 use super::state::{Finish, State};
 use super::task::NO_RUN;
 
-/// What becomes of a task that the scheduler asks for
+/// Result of a request of the scheduler to run a task
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Asked {
     /// It is at work on it, or has the result, which it has said again
     Known,
     /// It is to be taken on: [`WorkerCore::take_on`], its inputs, and who has them
     TakesOn {
-        /// Whether what it asks for besides a thread is what the scheduler says now
+        /// True if what it asks for besides a thread is what the scheduler says now
         is_free: bool,
     },
 }
@@ -260,7 +260,7 @@ impl WorkerCore {
         self.busy.remove(peer);
     }
 
-    /// The scheduler would give a task to somebody else; tells what it is
+    /// The scheduler would give a task to another worker; returns the state of the task
     pub fn steal(&mut self, task: TaskId) -> State {
         let state = self.task(task).state;
         if matches!(state, State::Ready | State::Waiting) {
@@ -297,7 +297,7 @@ impl WorkerCore {
         self.running = false;
     }
 
-    /// What waits is begun again
+    /// Waiting tasks begin again
     pub fn unpause(&mut self) {
         self.running = true;
         let mut recommended = std::mem::take(&mut self.recommended);
@@ -336,7 +336,7 @@ impl WorkerCore {
         }
     }
 
-    /// Who has a result was told anew
+    /// The holders of a result were updated
     pub fn refreshed(&mut self, task: TaskId) {
         let known = self.task(task);
         match (known.state, known.who_has.is_empty()) {

@@ -1,4 +1,4 @@
-//! Which results are fetched from whom, and when: `_ensure_communicating` and what it asks.
+//! Which results are fetched from which peer, and when: `_ensure_communicating` and its helpers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -56,7 +56,7 @@ impl Needed {
         std::mem::take(&mut of_peer.heap)
     }
 
-    /// Puts a heap that somebody else has had in the place of a peer's, which is in the dict then
+    /// Replaces the heap of a peer by one that Dask's state machine had, which is in the dict then
     pub(super) fn inherit(&mut self, peer: PeerId, heap: Heap) {
         *self.of(peer) = heap;
     }
@@ -145,7 +145,7 @@ impl WorkerCore {
         Ok(())
     }
 
-    /// Whether nothing more is to be fetched for now
+    /// Returns whether nothing more is to be fetched for now
     fn throttles(&self) -> bool {
         let limits = &self.limits;
         let bytes = self.counters.incoming_bytes as f64;

@@ -9,7 +9,7 @@ use crate::hashing::Set;
 
 /// Tasks by priority, those of equal priority in the order in which they were added
 ///
-/// What is discarded leaves its place behind until that is met. As upstream's, a task that is added
+/// A discarded task leaves its place behind until that is met. As in upstream, a task that is added
 /// again before that has its old place, too, whatever its priority is now.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
@@ -58,7 +58,7 @@ impl Heap {
         was_there
     }
 
-    /// The task that is next; `life` tells of which life each task is
+    /// Returns the task that is next; `life` returns the life of each task
     pub(super) fn peek(&mut self, life: impl Fn(TaskId) -> u32) -> Option<(TaskId, &Priority)> {
         while let Some(Reverse(place)) = self.places.peek() {
             if self.members.contains(&place.task) && life(place.task) == place.life {
@@ -102,12 +102,12 @@ impl Heap {
         self.added
     }
 
-    /// Whether a task is a member
+    /// Returns whether a task is a member
     pub(super) fn contains(&self, task: TaskId) -> bool {
         self.members.contains(&task)
     }
 
-    /// A heap that somebody else has had until now
+    /// Makes a heap from one that Dask's state machine had until now
     pub(super) fn inherited(
         added: u64,
         places: impl Iterator<Item = (Priority, u64, TaskId, u32)>,

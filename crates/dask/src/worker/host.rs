@@ -1,11 +1,11 @@
-//! What the state machine asks of its caller, and what it tells.
+//! Interface of the state machine to its caller.
 
 use super::ids::{PayloadId, PeerId, TaskId};
 use super::state::State;
 
-/// Whoever has the worker's data, its logs and its clock
+/// Environment of the state machine: the worker's data, its logs and its clock
 ///
-/// What it is told of comes in upstream's order. Numbers of tasks are good until the event is over.
+/// Calls come in upstream's order. Numbers of tasks are valid until the event is over.
 pub trait Host {
     /// Now, in seconds of a clock that never goes back
     fn monotonic_s(&mut self) -> f64;
@@ -22,7 +22,7 @@ pub trait Host {
     /// Forgets what a run of the task left behind: its result, its thread, its error
     fn purge(&mut self, task: TaskId);
 
-    /// Is told that a task is not known any more
+    /// Forgets a task that is not known any more
     fn forget(&mut self, task: TaskId);
 
     /// Keeps what a task raised
@@ -31,14 +31,14 @@ pub trait Host {
     /// Writes a line of the log
     fn log(&mut self, line: Line<'_>);
 
-    /// Is told what the worker is to do
+    /// Takes an instruction for the worker
     fn tell(&mut self, instruction: Instruction<'_>);
 
-    /// Is told to fetch tasks from a peer, which it keeps until that has ended
+    /// Fetches tasks from a peer; the caller keeps the tasks until that has ended
     fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64);
 }
 
-/// What came of storing a value
+/// Result of storing a value
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stored {
     /// It is there
@@ -60,7 +60,7 @@ pub enum Line<'a> {
     PutInMemory(TaskId),
     /// A peer has not what it was asked for
     MissingDep(TaskId),
-    /// A copy of a result is let go of
+    /// A copy of a result is released
     RemoveReplica(TaskId),
     /// A task that waits is not wanted any more
     CancelCompute(TaskId),
@@ -68,18 +68,18 @@ pub enum Line<'a> {
     Transition {
         /// The task
         task: TaskId,
-        /// What it was
+        /// The state that the task was in
         start: State,
         /// Where it was to go
         finish: State,
-        /// What it is
+        /// The state that the task is in
         end: State,
-        /// What was recommended then
+        /// The recommendations of the transition
         found: &'a [(TaskId, State)],
     },
 }
 
-/// What a worker is to do
+/// An instruction for a worker
 #[derive(Clone, Copy, Debug)]
 pub enum Instruction<'a> {
     /// Run a task

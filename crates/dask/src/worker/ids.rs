@@ -5,10 +5,10 @@ use crate::ids::ids;
 ids! {
     /// A task that the worker knows; used again once it is forgotten and its event is over
     pub TaskId;
-    /// Another worker, from when it is first heard of
+    /// Another worker, from its first mention on
     pub PeerId;
     /// A prefix of keys
     pub PrefixId;
-    /// What an event carries that only the caller understands: a value, an error, a duration
+    /// A part of an event that only the caller understands: a value, an error, a duration
     pub PayloadId;
 }

@@ -10,24 +10,24 @@ use super::priority::Priority;
 use super::state::State;
 use crate::ordered_set::OrderedSet;
 
-/// A task that somebody else knows
+/// A task of Dask's state machine
 #[derive(Clone, Debug)]
 pub struct InheritedTask {
     /// Its state
     pub state: State,
-    /// What it was, and is to be, while it is cancelled or resumed
+    /// State before, while it is cancelled or resumed
     pub previous: Option<State>,
     /// See `previous`
     pub next: Option<State>,
-    /// Whether it has been run or fetched, and its transition is due
+    /// True if it has been run or fetched, and its transition is due
     pub done: bool,
-    /// Whether it takes a thread of the pool, runs beside it, or is on its way
+    /// True if it takes a thread of the pool, runs beside it, or is on its way
     pub executes: bool,
     /// See `executes`
     pub runs_long: bool,
     /// See `executes`
     pub in_flight: bool,
-    /// Whether it is among those that wait for results
+    /// True if it is among those that wait for results
     pub waits: bool,
     /// Its prefix
     pub prefix: PrefixId,
@@ -37,13 +37,13 @@ pub struct InheritedTask {
     pub nbytes: Option<i64>,
     /// When it is run
     pub priority: Option<Priority>,
-    /// Whom it is fetched from
+    /// The peer that it is fetched from
     pub coming_from: Option<PeerId>,
-    /// Who else has its result
+    /// The peers that have its result
     pub who_has: Vec<PeerId>,
 }
 
-/// A heap that somebody else has had
+/// A heap of Dask's state machine
 #[derive(Clone, Debug)]
 pub struct InheritedHeap {
     /// Its places: of which priority, the how manieth that was added, and of which task
@@ -55,7 +55,7 @@ pub struct InheritedHeap {
 }
 
 impl WorkerCore {
-    /// Takes over a task; what it is linked to is told by [`Self::link`]
+    /// Takes over a task; [`Self::link`] adds its links
     pub fn inherit(&mut self, inherited: InheritedTask) -> TaskId {
         let task = self.create(inherited.prefix);
         self.unmake(task);

@@ -25,7 +25,7 @@ pub enum State {
     Flight,
     /// Its result is nowhere that is known
     Missing,
-    /// Is run or fetched, and nobody wants it any more
+    /// Is run or fetched, and not wanted any more
     Cancelled,
     /// Is run though it is to be fetched, or fetched though it is to be run
     Resumed,
@@ -59,8 +59,8 @@ impl State {
         }
     }
 
-    /// Whether a task that nobody needs stays as it is: upstream's `READY`, `PROCESSING` and
-    /// `memory`
+    /// Returns whether a task that is not needed stays as it is: upstream's `READY`, `PROCESSING`
+    /// and `memory`
     pub(super) const fn stays(self) -> bool {
         matches!(
             self,
@@ -68,7 +68,7 @@ impl State {
         )
     }
 
-    /// Whether it is run
+    /// Returns whether it is run
     pub(super) const fn runs(self) -> bool {
         matches!(self, Self::Executing | Self::LongRunning)
     }

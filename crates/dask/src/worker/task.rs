@@ -1,4 +1,4 @@
-//! What a worker knows of a task.
+//! One task of a worker.
 
 use smallvec::SmallVec;
 
@@ -15,17 +15,17 @@ pub(super) struct Task {
     pub(super) previous: Option<State>,
     /// Set while it is resumed: what it is to be
     pub(super) next: Option<State>,
-    /// Whether it has been run or fetched, and its transition is due
+    /// True if it has been run or fetched, and its transition is due
     pub(super) done: bool,
-    /// Whether it takes a thread of the pool, a thread beside it, or a transfer
+    /// True if it takes a thread of the pool, a thread beside it, or a transfer
     pub(super) executes: bool,
     pub(super) runs_long: bool,
     pub(super) in_flight: bool,
-    /// Whether it is in upstream's set `waiting`
+    /// True if it is in upstream's set `waiting`
     pub(super) waits: bool,
-    /// What it was before the event that is handled, once that has led it on
+    /// State before the event that is handled, once the event has changed the state
     pub(super) before: Option<State>,
-    /// Whether it was made by the event that is handled
+    /// True if it was made by the event that is handled
     pub(super) is_new: bool,
     pub(super) prefix: PrefixId,
     pub(super) run_id: i64,
@@ -73,5 +73,5 @@ impl Task {
     }
 }
 
-/// The run of a task that nobody has asked to run: upstream's `RUN_ID_SENTINEL`
+/// The run of a task that was not requested: upstream's `RUN_ID_SENTINEL`
 pub(super) const NO_RUN: i64 = -1;

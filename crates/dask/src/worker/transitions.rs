@@ -1,4 +1,4 @@
-//! What each transition does: the functions of `WorkerState._TRANSITIONS_TABLE`.
+//! The transitions of a task: the functions of `WorkerState._TRANSITIONS_TABLE`.
 //!
 //! Left out is what asks for resources, and actors: tasks of those are not taken on.
 
@@ -12,7 +12,7 @@ use super::state::{Finish, State};
 use super::task::NO_RUN;
 use crate::ordered_set::OrderedSet;
 
-/// What the scheduler is told of a result that is here
+/// Report to the scheduler about a result on this worker
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Told {
     Nothing,
@@ -433,7 +433,7 @@ impl WorkerCore {
         self.give_up(host, task);
     }
 
-    /// Takes everything away that a task has come to: `_purge_state`
+    /// Resets all that belongs to the run of a task: `_purge_state`
     fn purge(&mut self, host: &mut impl Host, task: TaskId) {
         host.purge(task);
         let known = self.task_mut(task);

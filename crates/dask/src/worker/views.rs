@@ -1,4 +1,4 @@
-//! What there is, for whoever looks.
+//! Read access to the state.
 
 use super::core::{Counters, WorkerCore};
 use super::counter::TaskCounts;
@@ -18,37 +18,37 @@ impl TaskView<'_> {
         self.0.state
     }
 
-    /// What it was, while it is cancelled or resumed
+    /// Returns the state before, while the task is cancelled or resumed
     pub const fn previous(&self) -> Option<State> {
         self.0.previous
     }
 
-    /// What it is to be, while it is resumed
+    /// Returns the next state, while the task is resumed
     pub const fn next(&self) -> Option<State> {
         self.0.next
     }
 
-    /// Whether it has been run or fetched, and its transition is due
+    /// Returns whether it has been run or fetched, and its transition is due
     pub const fn done(&self) -> bool {
         self.0.done
     }
 
-    /// Whether it takes a thread of the pool
+    /// Returns whether it takes a thread of the pool
     pub const fn executes(&self) -> bool {
         self.0.executes
     }
 
-    /// Whether it runs beside the pool
+    /// Returns whether it runs beside the pool
     pub const fn runs_long(&self) -> bool {
         self.0.runs_long
     }
 
-    /// Whether it is on its way
+    /// Returns whether it is on its way
     pub const fn in_flight(&self) -> bool {
         self.0.in_flight
     }
 
-    /// Whether it waits for results
+    /// Returns whether it waits for results
     pub const fn waits(&self) -> bool {
         self.0.waits
     }
@@ -73,7 +73,7 @@ impl TaskView<'_> {
         self.0.priority.as_ref().map(Priority::numbers)
     }
 
-    /// Whom it is fetched from
+    /// Returns the peer that it is fetched from
     pub const fn coming_from(&self) -> Option<PeerId> {
         self.0.coming_from
     }
@@ -88,17 +88,17 @@ impl TaskView<'_> {
         self.0.dependents.iter()
     }
 
-    /// Those that it waits for
+    /// Returns the tasks that it waits for
     pub fn waiting_for_data(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.0.waiting_for_data.iter()
     }
 
-    /// Those that wait for it
+    /// Returns the tasks that wait for it
     pub fn waiters(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.0.waiters.iter()
     }
 
-    /// Who else has its result
+    /// Returns the peers that have its result
     pub fn who_has(&self) -> &[PeerId] {
         &self.0.who_has
     }
@@ -120,12 +120,12 @@ impl WorkerCore {
         TaskView(self.task(task))
     }
 
-    /// Whether a value that comes for a task now is stored
+    /// Returns whether a value that comes for a task now is stored
     pub fn stores(&self, task: TaskId) -> bool {
         !matches!(self.task(task).state, State::Memory | State::Cancelled)
     }
 
-    /// Whether a task's value is here
+    /// Returns whether a task's value is here
     pub fn has_value(&self, task: TaskId) -> bool {
         self.task(task).state == State::Memory
     }
@@ -186,7 +186,7 @@ impl WorkerCore {
         }
     }
 
-    /// Whether there is anything to fetch
+    /// Returns whether there is anything to fetch
     pub fn has_needed(&self) -> bool {
         !self.needed.is_empty()
     }
@@ -201,7 +201,7 @@ impl WorkerCore {
         self.busy.iter().collect()
     }
 
-    /// Whether tasks are begun
+    /// Returns whether tasks are begun
     pub const fn is_running(&self) -> bool {
         self.running
     }

@@ -277,7 +277,7 @@ def arrays_in_containers(run: Run) -> Observation:
 
 @program()
 def what_receivers_may_write(run: Run) -> Observation:
-    """Whether a received array, buffer or frame may be written, and what that changes."""
+    """Returns which received arrays, buffers and frames may be written, and what that changes."""
 
     def write(value: Any) -> Any:
         return outcome(_written, value).text

@@ -250,7 +250,7 @@ def data_of_workers(run: Run) -> Observation:
 
 @program()
 def received_and_changed(run: Run) -> Observation:
-    """Who changes what it received changes no other copy."""
+    """Changes a received value, which changes no other copy."""
     found = []
     for size in SIZES:
         value = run.submit_on(0, zeros, size)

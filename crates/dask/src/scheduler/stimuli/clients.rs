@@ -1,4 +1,4 @@
-//! What clients want, and no longer want.
+//! Events of clients: wanted, released and cancelled tasks.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::super::recommendations::Recommendations;
 use super::super::task::{Key, TaskState};
 use super::super::transitions::erred::NO_BLAME;
 
-/// What was cancelled, in that order
+/// The cancelled tasks, in the order of cancellation
 #[derive(Clone, Debug, Default)]
 pub struct Cancelled {
     /// How many depended on each that some depend on
@@ -30,7 +30,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_client_removed(
         &mut self,
         name: &str,
@@ -100,8 +100,8 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// [`EventError::Unwanted`] where upstream asserts that somebody wants what is cancelled, and
-    /// what depends on it; what was cancelled before that stays so.
+    /// [`EventError::Unwanted`] where upstream asserts that a client wants the cancelled task and
+    /// its dependents; tasks that were cancelled before stay cancelled.
     pub fn handle_cancel(
         &mut self,
         keys: &[Key],
@@ -115,7 +115,7 @@ impl SchedulerCore {
         let mut told = Cancelled::default();
         if let Some(&client) = self.clients.by_name.get(client) {
             let done = self.cancel(keys, client, force, why, &mut told);
-            // What was cancelled before one that is refused has given back what it held.
+            // Tasks that were cancelled before the refused one have released their units.
             self.drain()?;
             done?;
         }

@@ -1,4 +1,4 @@
-//! What workers, clients and time bring, one `handle_*` each.
+//! Events from workers, clients and timers, one `handle_*` each.
 
 mod clients;
 mod replicas;

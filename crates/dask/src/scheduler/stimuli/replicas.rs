@@ -24,7 +24,8 @@ pub struct PlacedResult {
 }
 
 impl SchedulerCore {
-    /// Handles a worker that has results; what nobody knows to be in memory it is told to drop
+    /// Handles a worker that has results; the worker must drop those that are not known to be in
+    /// memory
     pub fn handle_add_keys(
         &mut self,
         address: &Arc<str>,
@@ -58,7 +59,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_release_worker_data(
         &mut self,
         key: &[u8],

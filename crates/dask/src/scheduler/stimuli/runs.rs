@@ -1,4 +1,4 @@
-//! What workers say of the tasks that they were sent.
+//! Reports of workers about their tasks.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::super::recommendations::Recommendations;
 use super::super::task::{Key, Payload, TaskState};
 use super::super::transitions::{Cause, ErredBy};
 
-/// The number of no run: a worker may tell of a task that it was never sent
+/// The number of no run: a worker may report a task that it was never sent
 pub const NO_RUN: u64 = u64::MAX;
 
 /// More bytes than a host has; what tens of thousands of results add up to still fits an `i64`
@@ -23,7 +23,7 @@ pub struct TaskFinished {
     pub key: Key,
     /// Address of the worker
     pub worker: Arc<str>,
-    /// Which run, as the worker was told, or [`NO_RUN`]
+    /// Number of the run, as the scheduler gave it to the worker, or [`NO_RUN`]
     pub run_id: u64,
     /// Size of the result, in bytes; at most [`NBYTES_MAX`]
     pub nbytes: u64,
@@ -31,7 +31,7 @@ pub struct TaskFinished {
     pub type_: Payload,
     /// Name of that type
     pub type_name: Arc<str>,
-    /// What took time: the action, and when it began and ended by the worker's clock, in seconds
+    /// Actions with their begin and end by the worker's clock, in seconds
     pub actions: Vec<(Arc<str>, f64, f64)>,
     /// Thread that ran it, as the worker numbers them
     pub thread: Option<u64>,
@@ -40,7 +40,7 @@ pub struct TaskFinished {
 /// A run that ended well and counted, for those who watch
 #[derive(Clone, Debug)]
 pub struct EndedRun {
-    /// What its worker said
+    /// The worker's report
     pub finished: TaskFinished,
     /// The event
     pub stimulus: Arc<str>,
@@ -53,9 +53,9 @@ pub struct TaskErred {
     pub key: Key,
     /// Address of the worker
     pub worker: Arc<str>,
-    /// Which run, as the worker was told, or [`NO_RUN`]
+    /// Number of the run, as the scheduler gave it to the worker, or [`NO_RUN`]
     pub run_id: u64,
-    /// What it raised
+    /// The exception
     pub exception: Payload,
     /// Where
     pub traceback: Option<Payload>,
@@ -68,7 +68,8 @@ pub struct TaskErred {
 impl SchedulerCore {
     /// Handles a task that ended well
     ///
-    /// What is not, or no longer, asked of this worker is refused with `free-keys`, or begun again.
+    /// A task that this worker was not, or is no longer, asked for is refused with `free-keys`, or
+    /// begins again.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ impl SchedulerCore {
         Ok(())
     }
 
-    /// Whether a task is processing on the worker at this address
+    /// Returns whether a task is processing on the worker at this address
     fn runs_on(&self, task: TaskId, address: &str) -> bool {
         let worker = self.tasks[task].processing_on;
         worker.is_some_and(|worker| &*self.workers[worker].address == address)
@@ -133,7 +134,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_task_erred(
         &mut self,
         erred: &TaskErred,
@@ -179,11 +180,11 @@ impl SchedulerCore {
         self.transition(task, TaskState::Erred, Cause::Erred(&cause), recs)
     }
 
-    /// Handles a worker that gives a task back; without an address, whoever has it
+    /// Handles a worker that gives a task back; without an address, the worker that has the task
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_reschedule(
         &mut self,
         key: &[u8],
@@ -208,7 +209,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_long_running(
         &mut self,
         key: &[u8],

@@ -11,7 +11,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_worker_status(
         &mut self,
         address: &str,
@@ -40,7 +40,7 @@ impl SchedulerCore {
         }
         self.refresh_no_workers_since(now_s);
         if status == WorkerStatus::Running || before == WorkerStatus::Running {
-            // What may run elsewhere while this worker cannot goes there.
+            // Tasks that may run elsewhere while this worker cannot run them go there.
             self.drain_what_waits();
         }
         self.drain()

@@ -26,7 +26,7 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// What the transitions that follow may meet.
+    /// Errors of the transitions that follow.
     pub fn handle_no_workers_check(
         &mut self,
         stimulus: &Arc<str>,

@@ -16,8 +16,8 @@ impl SchedulerCore {
     ///
     /// # Errors
     ///
-    /// [`EventError::NameTaken`] if its address or name is; nothing has changed then. What the
-    /// transitions that follow may meet.
+    /// [`EventError::NameTaken`] if its address or name is; nothing has changed then. Errors of the
+    /// transitions that follow.
     pub fn handle_worker_added(
         &mut self,
         joins: &WorkerJoins,
@@ -110,7 +110,7 @@ impl SchedulerCore {
         let used = self.workers[worker].used_resources.clone();
         self.set_resources(worker, resources);
         if self.room.is_some() {
-            // What is in use stays in use.
+            // Resources in use stay in use.
             let now = &mut self.workers[worker].used_resources;
             for (name, amount) in used {
                 match now.iter_mut().find(|(one, _)| *one == name) {
@@ -141,7 +141,7 @@ impl SchedulerCore {
             }
         }
         let has = self.workers[worker].resources.clone();
-        // What its tasks use is forgotten, as upstream does.
+        // The use by its tasks is forgotten, as upstream does.
         self.workers[worker].used_resources = has.iter().map(|&(name, _)| (name, 0.0)).collect();
         for (name, amount) in has {
             let suppliers = self.resources.entry(name).or_default();
@@ -286,7 +286,7 @@ impl SchedulerCore {
         self.transition(task, TaskState::Erred, Cause::Erred(&cause), recs)
     }
 
-    /// Lets go of a worker that no task is on any more
+    /// Removes a worker that no task refers to any more
     fn forget_worker(&mut self, worker: WorkerId) {
         let one = &mut self.workers[worker];
         let needs = std::mem::take(&mut one.needs_what);

@@ -54,5 +54,5 @@ impl SchedulerCore {
     }
 }
 
-/// What a task lacks that is to have erred by no task's failure
+/// Name of the missing part of a task that errs without a failure of any task
 pub(in super::super) const NO_BLAME: &str = "failure to be blamed with";

@@ -125,8 +125,8 @@ impl SchedulerCore {
 
     /// An actor whose worker is gone
     ///
-    /// Upstream makes up messages to its holders and clients here and then drops them; what is left
-    /// of that is that dependents without results are told whom to blame.
+    /// Upstream makes messages to its holders and clients here and then drops them; the remaining
+    /// effect is that dependents without results get the task to blame.
     pub(super) fn memory_to_erred(
         &mut self,
         task: TaskId,

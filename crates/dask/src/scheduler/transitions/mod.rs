@@ -1,7 +1,7 @@
-//! What each transition does, and how one leads to others.
+//! The transitions of a task, and how one leads to others.
 //!
 //! The table is upstream's `_TRANSITIONS_TABLE`; each state a task leaves has a file of its own.
-//! What two states that are not in the table have between them is `Released`.
+//! A pair of states that is not in the table passes through `Released`.
 
 pub(super) mod erred;
 mod forgotten;
@@ -24,7 +24,7 @@ use super::recommendations::Recommendations;
 use super::stimuli::TaskFinished;
 use super::task::{Payload, TaskState};
 
-/// What a transition is told besides its task
+/// Arguments of a transition besides its task
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cause<'a> {
     /// Nothing
@@ -35,7 +35,7 @@ pub(super) enum Cause<'a> {
     Erred(&'a ErredBy),
 }
 
-/// How a task failed, as transitions to `Erred` are told
+/// How a task failed, as an argument of transitions to `Erred`
 #[derive(Clone, Debug)]
 pub(super) struct ErredBy {
     /// The task to blame; it may be another one
@@ -112,7 +112,7 @@ impl SchedulerCore {
                 return Err(self.impossible(task, start, finish));
             }
             self.transition(task, TaskState::Released, Cause::None, recs)?;
-            // What releasing recommends goes before what was asked for.
+            // Recommendations of the release come before the requested state.
             let next = recs.state(task).unwrap_or(finish);
             if !self.direct(task, TaskState::Released, next, Cause::None, recs)? {
                 return Err(self.impossible(task, TaskState::Released, next));
@@ -143,7 +143,7 @@ impl SchedulerCore {
             (Waiting, Processing) => self.waiting_to_processing(task, recs)?,
             (Waiting, NoWorker) => self.waiting_to_no_worker(task),
             (Waiting, Queued) => self.waiting_to_queued(task)?,
-            // A replica that nobody waits for any more; its worker will hear that it is not needed.
+            // A replica that no task waits for any more; its worker will be asked to drop it.
             (Waiting, Memory) => {}
             (Queued, Released) => self.queued_to_released(task, recs),
             (Queued, Processing) => self.queued_to_processing(task, recs)?,

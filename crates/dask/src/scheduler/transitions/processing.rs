@@ -93,7 +93,7 @@ impl SchedulerCore {
         Ok(())
     }
 
-    /// Who has which of these
+    /// Returns which workers have which of these tasks
     pub(in super::super) fn holders(&self, tasks: impl Iterator<Item = TaskId>) -> Holders {
         tasks
             .map(|task| {

@@ -1,4 +1,4 @@
-//! What a task that is released or fails means for those around it.
+//! Consequences of a release or a failure for other tasks.
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Notes which inputs of a task nobody has
+    /// Notes which inputs of a task no worker has
     fn wait_for_inputs(&mut self, task: TaskId) {
         let one = &self.tasks[task];
         let is_missing = |&input: &TaskId| self.tasks[input].who_has.is_empty();

@@ -54,7 +54,7 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-# Workers ask for the host of a peer whenever they choose whom to fetch from.
+# Workers ask for the host of a peer each time they choose the source of a fetch.
 @functools.lru_cache(maxsize=4096)
 def parse_location(location: str, default_port: int | None = None) -> Location:
     """Split a location into host and port.
@@ -152,7 +152,7 @@ def contact_host(
     default_host : str or None
         What Dask proposes. It does so for ``tcp://`` and ``tls://`` only.
     contact, interface : str or None
-        What the user configured: a host, or a network interface whose IPv4 address to take.
+        The user's setting: a host, or a network interface whose IPv4 address to take.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a worker's thread has told the scheduler before the state machine knew.
+"""Reports that a worker's thread has sent before the state machine handled the end of a task.
 
 The state machine goes through the same steps, and makes the same message, which is not sent again.
 """
@@ -16,7 +16,7 @@ TOLD: Final[dict[str, Any]] = {"op": "backhaul-told"}
 
 
 class ToldStimulus(str):
-    """A stimulus id that the scheduler has heard of, with the end of one task.
+    """A stimulus id that the scheduler already has, with the end of one task.
 
     Attributes
     ----------

@@ -9,8 +9,8 @@ made it. Messages gather in two cases, both of which end by themselves:
   between two batches grows, up to `_PAUSE_MAX_S`, and ends with the first message that comes later.
 
 The scheme of the second is that of interrupt moderation in network drivers.
-
-Messages that only give something up wake nobody by themselves: they ride with the next message, if
+Messages that only release something wake no peer alone: they ride with the next message, if
+one comes within `_RIDE_S`.
 one comes within `_RIDE_S`.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["AdaptiveBatchedSend", "Gate"]
 logger = logging.getLogger("distributed.batched")
 
 #: Longest pause between two batches. Shorter than any interval of Dask's but the shortest, so that
-#: nobody waits for longer than with Dask's own.
+#: no peer waits for longer than with Dask's own.
 _PAUSE_MAX_S = 0.002
 #: First pause once messages come densely.
 _PAUSE_MIN_S = 0.00025
@@ -43,8 +43,8 @@ _DENSE_S = 0.00015
 #: How long a message that only gives something up waits for one to ride with: no longer than the
 #: shortest interval of Dask's, so that memory is free no later than there.
 _RIDE_S = 0.002
-#: These: a client, a scheduler and a worker that no longer need a result. Whoever hears of it has
-#: nothing to do but to let go as well.
+#: These: a client, a scheduler and a worker that no longer need a result. The receiver only
+#: releases something as well.
 _RIDING = frozenset({"client-releases-keys", "free-keys", "release-worker-data"})
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
@@ -52,7 +52,7 @@ _LOGGED_BYTES_MAX = 1_000_000
 
 
 class Gate(Protocol):
-    """Somebody else who sends on a comm."""
+    """Another sender on a comm."""
 
     def hold(self) -> None:
         """Hear that messages are queued here, which go first; more than once is as once."""
@@ -61,7 +61,7 @@ class Gate(Protocol):
         """Hear that none are any more."""
 
     def give_up(self) -> None:
-        """Hear that somebody is about to put another comm in the place of this one."""
+        """Give up the comm, because another comm is about to take its place."""
 
 
 class AdaptiveBatchedSend(BatchedSend):
@@ -70,21 +70,21 @@ class AdaptiveBatchedSend(BatchedSend):
     Attributes
     ----------
     patience_s : float
-        How long the next batch may wait, in seconds, if whoever sends knows that the peer has
+        How long the next batch may wait, in seconds, if the sender knows that the peer has
         nothing to gain from it sooner. Taken back after each batch.
     gate : Gate or None
-        Who else sends on the comm, and must not overtake what is queued here.
+        Another sender on the comm, which must not overtake messages that are queued here.
     """
 
     buffer: list[Any]
     patience_s: float
     gate: Gate | None = None
-    # None until it starts, as Dask has it, which nobody of ours looks at.
+    # None until it starts, as Dask has it; no code of Backhaul reads it before.
     _comm = cast("BackhaulComm", None)
 
     @property
     def comm(self) -> BackhaulComm:
-        """What the stream sends on. Who puts another one there ends the sharing with others."""
+        """Return the comm of the stream. To set another one ends the sharing with other senders."""
         return self._comm
 
     @comm.setter
@@ -151,13 +151,13 @@ class AdaptiveBatchedSend(BatchedSend):
             self._comm.abort()
 
     def join(self, gate: Gate) -> None:
-        """Share the comm with somebody else who sends on it, from now on."""
+        """Share the comm with another sender, from now on."""
         self.gate = gate
         if self.buffer or self._draining is not None:
             gate.hold()
 
     def leave(self) -> None:
-        """Have the comm alone again."""
+        """Use the comm alone again."""
         self.gate = None
 
     def hurry(self) -> None:
@@ -199,7 +199,7 @@ class AdaptiveBatchedSend(BatchedSend):
         self._flushed_at = self._event_loop.time()
         self.batch_count += 1
         if type(self._comm).write is not BackhaulComm.write:
-            # Somebody has put another comm in the place of ours, or one derived from it that
+            # A program has put another comm in the place of Backhaul's, or one derived from it that
             # writes in a way of its own, as some tests of Dask's do.
             self._write_aside(payload)
             return

@@ -1,4 +1,4 @@
-"""What a comm lends instead of copying it: the decisions, in one place.
+"""Buffers that a comm lends instead of copying them: the decisions, in one place.
 
 A buffer that is lent stays where it is, and the peer maps the memory of this process. The memory is
 copy-on-write from then on, so neither process sees what the other writes later. A buffer is lent
@@ -29,8 +29,8 @@ __all__ = ["arena_for_lane", "holds_results", "in_order", "move_to_arena", "nbyt
 #: Lanes whose ends can map the same memory
 _LANES_THAT_LEND: Final = frozenset({"inproc", "shm"})
 
-#: The keys of what `distributed.Worker.get_data` answers, and of no other message. What the method
-#: of an actor returns, for one, may change later, and has other keys.
+#: The keys of an answer of `distributed.Worker.get_data`, and of no other message. The result of an
+#: actor's method, for one, may change later, and has other keys.
 _RESULTS_KEYS: Final = {"status", "data"}
 
 
@@ -78,8 +78,9 @@ def move_to_arena(message: codec.Message, arena: Arena | None) -> codec.Message:
 def in_order(frame: Any) -> Any:
     """Give a frame as it is, unless it is a view whose items are out of order.
 
-    A view over a view, as `ensure_memoryview` makes of almost anything, is to be avoided: CPython
-    3.11 crashes when its garbage collector meets one (python/cpython#77894, mended in 3.12.7).
+    A view over a view, as `ensure_memoryview` returns for almost anything, is to be avoided:
+    CPython 3.11 crashes when its garbage collector meets one (python/cpython#77894, mended in
+    3.12.7).
     """
     if isinstance(frame, memoryview) and not frame.c_contiguous:
         return ensure_memoryview(frame)
@@ -88,5 +89,5 @@ def in_order(frame: Any) -> Any:
 
 def nbytes_of(buffer: Any) -> int:
     """Count the bytes of a frame."""
-    # What is no buffer lies on a GPU.
+    # A frame without these types lies on a GPU.
     return len(buffer) if isinstance(buffer, (bytes, bytearray)) else int(buffer.nbytes)

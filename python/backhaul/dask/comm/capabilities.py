@@ -1,7 +1,7 @@
-"""What a server understands beside Dask's own messages, as peers hear in the handshake of a comm.
+"""Messages that a server understands beside Dask's own, announced in the handshake of a comm.
 
-Only the side that listens says so, as it alone knows for which server it does. Whoever connects
-says what it has in a message that such a server understands.
+Only the side that listens announces them, as it alone knows the server of the comm. The connecting
+side announces its own messages later, in a message that such a server understands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRAPHS: Final = frozenset({SUBMIT, MAP, GRAPH})
 
 
 def offered_by(server: object) -> list[str]:
-    """List the operations of ours that a server has a handler for.
+    """List the operations of Backhaul that a server has a handler for.
 
     Where a program handles graphs by itself, clients are to send it graphs as Dask does.
     """
@@ -48,7 +48,7 @@ def offered_by(server: object) -> list[str]:
 
 
 def offers(comm: Any, operation: str) -> bool:
-    """Tell whether the server at the other end of a comm has a handler for an operation of ours."""
+    """Return whether the server at the other end of a comm has a handler for an operation."""
     ours = (getattr(comm, "remote_info", None) or {}).get("backhaul")
     offered = ours.get(FIELD) if isinstance(ours, dict) else None
     return isinstance(offered, (list, tuple)) and operation in offered

@@ -90,10 +90,10 @@ class BackhaulComm(ReadingComm):
         self._wants_device_frames = settings.device_frames
         #: Whether memory of our GPUs can be sent to the peer; None before the handshake.
         self._by_device: bool | None = None
-        #: What serializers are given, and the options that are in it
+        #: Context of serializers, and the options that are in it
         self._agreed: dict[str, Any] | None = None
         self._agreed_options: dict[str, Any] | None = None
-        #: What the server that listens for this comm understands, see
+        #: Operations that the server that listens for this comm understands, see
         #: `backhaul.dask.comm.capabilities`.
         self.offered: list[str] = []
         #: Tag of the next frame that goes by itself.
@@ -108,7 +108,7 @@ class BackhaulComm(ReadingComm):
         self._finalizer = weakref.finalize(
             self, _abort_dangling, endpoint, os.getpid(), f"{local_addr} -> {peer_addr}"
         )
-        # At exit the operating system closes everything; a warning would help nobody.
+        # At exit the operating system closes everything; a warning would be of no use.
         self._finalizer.atexit = False
 
     @property
@@ -126,12 +126,12 @@ class BackhaulComm(ReadingComm):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the native endpoint knows about itself, with the reason for its lane."""
+        """Return the native endpoint's description, with the reason for its lane."""
         return self._endpoint.info()
 
     @property
     def recent_events(self) -> list[tuple[float, str]]:
-        """What happened last on the connection: how many seconds ago, and what."""
+        """Return the last events of the connection: how many seconds ago, and the event."""
         return self._endpoint.recent_events()
 
     @property
@@ -141,7 +141,7 @@ class BackhaulComm(ReadingComm):
 
     @property
     def same_host(self) -> bool:
-        """Whether the peer is on this host: Dask then does not compress."""
+        """Return whether the peer is on this host: Dask then does not compress."""
         # Dask compares addresses, which may need a name server and may mislead.
         return bool(self._endpoint.info()["same_host"])
 
@@ -167,7 +167,7 @@ class BackhaulComm(ReadingComm):
         Parameters
         ----------
         msg : object
-            What to send.
+            The message.
         serializers : list of str, optional
             Families of serializers to use, in order. ``"cuda"`` is among them by default where
             memory of GPUs can be sent to the peer, and never where it cannot.
@@ -255,7 +255,7 @@ class BackhaulComm(ReadingComm):
         Parameters
         ----------
         msg, serializers : object
-            As of `write_nowait`. What cannot be serialized raises.
+            As of `write_nowait`. A message that cannot be serialized raises.
         taken : callable
             Is called, without arguments, if and only if the message has left. Written in C.
 
@@ -342,7 +342,7 @@ class BackhaulComm(ReadingComm):
     def closed(self) -> bool:
         """Tell whether either side closed, or the peer is gone.
 
-        What arrived before may still be read.
+        Messages that arrived before may still be read.
         """
         return self._closed or self._endpoint.closed()
 
@@ -355,7 +355,7 @@ class BackhaulComm(ReadingComm):
             or context["sender"] is not self.local_info
             or context["recipient"] is not self.remote_info
         ):
-            # The handshake puts other dictionaries there, and nobody does after it.
+            # The handshake puts other dictionaries there; later they stay.
             context = {"sender": self.local_info, "recipient": self.remote_info, **options}
             self._agreed, self._agreed_options = context, options
         return context

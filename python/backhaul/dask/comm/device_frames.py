@@ -6,8 +6,8 @@ description in front of them; then each frame on a GPU by itself, under a tag of
 allocates by what its process uses (`allocator`) and receives in place, so nothing passes the host.
 
 Elsewhere `BackhaulComm` leaves the family out, as Dask does for families that one side lacks, and
-the family ``dask`` copies to the host. What is serialized already, and only passed on, is copied to
-the host here, and back by a reader that has a GPU.
+the family ``dask`` copies to the host. Frames that are serialized already, and only passed on, are
+copied to the host here, and back by a reader that has a GPU.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 #: Allocates memory on the GPU that the process uses: something with ``__cuda_array_interface__``.
 Allocate: TypeAlias = Callable[[int], Any]
 
-#: What a message is serialized by, if its writer names nothing, where GPUs reach each other: as by
+#: Families that serialize a message where GPUs reach each other, if its writer names none: those of
 #: Dask's own comm over UCX.
 SERIALIZERS: Final = codec.WITH_CUDA
 
-#: What no message begins with: msgpack never uses the first byte.
+#: Bytes with which no message begins: msgpack never uses the first byte.
 _MARK: Final = b"\xc1GPU"
 
 #: Version of the description, told in the handshake.
@@ -68,7 +68,7 @@ _HOST: Final = frozenset({bytes, bytearray, memoryview})
 
 
 class Description(NamedTuple):
-    """What is said in front of a message of which some frames are on a GPU."""
+    """Description in front of a message of which some frames are on a GPU."""
 
     #: Tag of the first frame that follows by itself; the others follow in order.
     tag: int
@@ -110,7 +110,7 @@ def offer(carriers: Sequence[str], wanted: bool | None) -> dict[str, Any]:
     is_opened, is_fetched = "cuda" in carriers, "ucx-cuda" in carriers
     if not (is_opened or is_fetched) or not (_uses_gpu() if wanted is None else wanted):
         return {}
-    # UCX fetches the bytes: nobody opens a handle of a GPU that has to be seen.
+    # UCX fetches the bytes: no process opens a handle of a GPU that has to be seen.
     visible = None if is_fetched else os.environ.get("CUDA_VISIBLE_DEVICES")
     return {"device-frames": _VERSION, "visible-devices": visible}
 
@@ -131,7 +131,7 @@ def reaches(local: Mapping[str, Any], remote: Mapping[str, Any]) -> bool:
     Parameters
     ----------
     local, remote : mapping
-        What either side said in the handshake.
+        Their parts of the handshake.
     """
     if local.get("device-frames") != _VERSION or remote.get("device-frames") != _VERSION:
         return False
@@ -240,7 +240,7 @@ async def receive(
     frames : list of frame
         Of the message; changed in place.
     description : Description
-        What was in front of it.
+        The description in front of the message.
     allocate : callable
         As `allocator` gave it.
     """

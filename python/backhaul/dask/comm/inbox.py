@@ -1,4 +1,4 @@
-"""What arrives on a connection, for its event loop and for a thread that looks ahead of it.
+"""Inbox of a connection, for its event loop and for a thread that reads ahead of the loop.
 
 The event loop of a client or a worker waits for messages. A thread that knows what to do with one
 of them would be woken by the event loop, after it has handled all. Here the thread waits in the
@@ -46,7 +46,7 @@ class Arrivals:
     Parameters
     ----------
     endpoint : backhaul.Endpoint
-        Nobody else receives frames of it.
+        The endpoint; no other object receives frames of it.
     deserialize : bool
         Whether messages are to have objects, or leave those marked for it serialized.
     posted : backhaul.Request, optional
@@ -57,7 +57,7 @@ class Arrivals:
     Attributes
     ----------
     lock : threading.RLock
-        Held by whoever looks at the attributes below, or changes them.
+        Held while the attributes below are read or changed.
     taken : int
         How many messages the event loop has taken.
     is_handling : bool
@@ -104,7 +104,7 @@ class Arrivals:
         self._kept: tuple[Request[Any] | None, list[memoryview]] | None = None
         if kept is not None:
             self._kept = None, kept
-        #: What ended the connection
+        #: Exception that ended the connection
         self._failure: BaseException | None = None
         self._request: Request[list[memoryview]] = posted or endpoint.recv_frames()
         self._lookout.watch(self._request)
@@ -127,7 +127,7 @@ class Arrivals:
         Raises
         ------
         Exception
-            What ended the connection, once all messages before are taken.
+            The exception that ended the connection, once all messages before are taken.
         """
         while True:
             self.on_rest()
@@ -192,7 +192,7 @@ class Arrivals:
         return bool(self._unhandled) or self._kept is not None or self._request.done()
 
     def close(self) -> None:
-        """Have whoever waits return: nothing more arrives."""
+        """Let a waiting thread return: nothing more arrives."""
         # Without the lock: a thread that has it may wait for the one that closes.
         self._lookout.close()
 
@@ -215,12 +215,12 @@ class Arrivals:
     def has_more_than(self, number: int) -> bool:
         """Tell whether more than so many messages have come, as far as is known without a lock.
 
-        Those that the event loop has taken count, too.
+        Messages that the event loop has taken count, too.
         """
         return self.taken + len(self._unhandled) > number or self._request.done()
 
     def is_still(self, seen: int = 0) -> bool:
-        """Tell whether a look would find nothing new, and nobody at work, without a lock.
+        """Return, without a lock, whether a look would find nothing new and no thread at work.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class Arrivals:
                 # As often as asked
                 frames = request.result()
             except Exception as error:
-                # What ended the connection; the event loop raises it.
+                # The exception ends the connection; the event loop raises it.
                 self._failure = error
                 return
             # Mostly a header alone, which is the host's
@@ -305,7 +305,7 @@ class Arrivals:
         self._unhandled[0] = self._unhandled[0][0], message
 
     def fail(self, error: Exception) -> None:
-        """Have the event loop raise what a handler has raised, which ends the stream."""
+        """Let the event loop raise an exception of a handler, which ends the stream."""
         self._unhandled.clear()
         self._kept = None
         self._failure = error
@@ -338,8 +338,8 @@ class Arrivals:
     def wait(self, timeout_s: float, *, awake: bool = False) -> bool:
         """Block this thread until something has arrived, `rouse`, or for so many seconds.
 
-        One thread at a time, and none of an event loop. Whoever has waited looks, or calls `leave`:
-        what has arrived meanwhile has called nobody else.
+        One thread at a time, and none of an event loop. A thread that has waited looks, or calls
+        `leave`: messages that have arrived meanwhile have called no other thread.
 
         Parameters
         ----------
@@ -358,9 +358,9 @@ class Arrivals:
     def leave(self) -> None:
         """Wait no more: what arrived while this thread waited, and it has not seen, is the loop's.
 
-        Whoever has called `wait` calls this at the end.
+        A thread that has called `wait` calls this at the end.
         """
-        # It woke this thread, and so nobody else.
+        # A message woke this thread, and so no other.
         if self._request.done():
             self.call()
 
@@ -369,25 +369,25 @@ class Arrivals:
         return self._lookout.rouse(or_next)
 
     def call(self, within_s: float = 0.0) -> None:
-        """Have the event loop take what there is: now, or within so many seconds."""
+        """Let the event loop take all messages: now, or within so many seconds."""
         self._lookout.call(within_s)
 
 
 def _nothing() -> None:
-    """Stand for nobody who wants to know."""
+    """Default callback without an effect."""
 
 
 def _take_note_of_nothing(_: int) -> None:
-    """Stand for nobody who wants to know how many."""
+    """Default callback for a count, without an effect."""
 
 
 def _all() -> tuple[None, int, float]:
-    """Stand for nobody who leaves messages to threads."""
+    """Default policy: the event loop takes all messages."""
     return None, 0, 0.0
 
 
 def _handle_nothing(_: Any) -> None:
-    """Stand for nobody who handles."""
+    """Default handler without an effect."""
 
 
 def messages_of(batch: Any) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Ranges of NVTX around what comms do, for Nsight Systems and its like.
 
 Off unless ``distributed.comm.backhaul.nvtx`` is true, and then in processes that have ``nvtx``.
-Where it is off, ``nvtx`` is not imported; where no tool looks, comms are of the same class as ever.
+Where it is off, ``nvtx`` is not imported; without a profiler, comms keep their class.
 
 - ``serialize``: a message to buffers;
 - ``write``: buffers until they are queued, or sent while much is queued; for the small messages of
@@ -87,7 +87,7 @@ class _Range:
 
 
 class _Marks(BackhaulComm):
-    """What is put before a class of comms."""
+    """Methods that are put before those of a class of comms."""
 
     ranges: dict[str, _Range]
 

@@ -1,4 +1,4 @@
-"""What a comm reads: messages one by one, or all that have arrived, and who else sees them.
+"""Reads of a comm: messages one by one, or all that have arrived, and other readers of them.
 
 One receive is posted at a time. Threads may see what arrives (`backhaul.dask.comm.inbox`), and so
 may streams that are handled without Python (`BackhaulComm.tap`); without either, a receive that
@@ -30,7 +30,7 @@ _ARRIVED_BYTES_MAX = 1 << 20
 
 
 class Tap(NamedTuple):
-    """Whom to tell that messages of a comm are handled."""
+    """Streams that have to know when messages of a comm are handled."""
 
     streams: SchedulerStreams
     #: The comm's number there
@@ -61,11 +61,11 @@ class ReadingComm(Comm):
         self._posted: Request[list[memoryview]] | None = None
         #: A message that it received and left for the next read.
         self._kept: list[memoryview] | None = None
-        #: What arrives, once threads may look at it
+        #: The inbox, once threads may read messages
         self._arrivals: Arrivals | None = None
-        #: Messages that receives of ours got.
+        #: Messages that receives of this comm got.
         self._received = 0
-        #: Who has messages before we do, and is told when all that we got is handled.
+        #: Streams that get messages first, and are notified when all messages here are handled.
         self._tap: Tap | None = None
 
     @abstractmethod
@@ -168,11 +168,11 @@ class ReadingComm(Comm):
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """What arrives, if threads see it; else None."""
+        """Return the inbox, if threads read messages; else None."""
         return self._arrivals
 
     def share(self) -> Arrivals:
-        """Have threads see what arrives, too; called by the event loop that reads."""
+        """Let threads read messages, too; called by the event loop that reads."""
         if self._arrivals is None:
             posted, self._posted = self._posted, None
             self._arrivals = Arrivals(
@@ -202,7 +202,7 @@ class ReadingComm(Comm):
         self._tap = Tap(streams, peer, self._received + has_unread)
 
     def untap(self) -> None:
-        """Forget whom to tell."""
+        """Forget the streams."""
         self._tap = None
 
     def handled_all(self) -> None:

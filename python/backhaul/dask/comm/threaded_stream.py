@@ -51,13 +51,13 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     Notes
     -----
-    Whatever changes the stream holds its lock. Errors of a batch that a thread sends are handled by
+    A change of the stream needs its lock. Errors of a batch that a thread sends are handled by
     the event loop: it looks at the same batch, or at what is left of the comm.
     """
 
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
-        # Again by the same thread, as a finalizer may run in the midst of anything.
+        # Again by the same thread, as a finalizer may run in the middle of anything.
         self.lock = RLock()
         #: The thread that is sending by itself; 0 for none.
         self._sender = 0
@@ -88,7 +88,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
-            # A finalizer that submits, in the midst of this; or a forked child without the loop.
+            # A finalizer that submits, in the middle of this; or a forked child without the loop.
             return False
         with self.lock:
             if not self._is_ours():
@@ -107,7 +107,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
     def ride_in_thread(self, messages: list[dict[str, Any]]) -> bool:
         """Queue messages that leave with the next one, in a thread without an event loop.
 
-        Who calls this sees to it that they leave soon: by `flush_in_thread`, or `see_to_it`.
+        The caller makes sure that they leave soon: by `flush_in_thread`, or `see_to_it`.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
                 self._batch_pause_s = min(longer, batched_stream._PAUSE_MAX_S)
             due_at = self._left_at + self._batch_pause_s
             if due_at > now:
-                # If nobody comes who is due.
+                # If no message comes that is due.
                 self._leave_to_loop(self.see_to_it)
             self._batch_due_at = due_at
         if now >= due_at:

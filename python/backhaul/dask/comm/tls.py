@@ -24,7 +24,7 @@ __all__ = ["extra_info", "remember", "remembering", "tls_for"]
 
 
 class _Wanted(NamedTuple):
-    """What `Tls` is made of; equal where two settings mean the same. It has keys."""
+    """Source of a `Tls`; equal where two settings mean the same. It has keys."""
 
     ca: str
     cert: str
@@ -38,7 +38,7 @@ _VERSIONS = {ssl.TLSVersion.TLSv1_2: "1.2", ssl.TLSVersion.TLSv1_3: "1.3"}
 
 #: Contexts that are known by whose they are
 _wanted: weakref.WeakKeyDictionary[ssl.SSLContext, _Wanted] = weakref.WeakKeyDictionary()
-#: What was made for them: files are read once for each
+#: Their `Tls`: files are read once for each
 _made: weakref.WeakKeyDictionary[ssl.SSLContext, Tls] = weakref.WeakKeyDictionary()
 
 
@@ -66,8 +66,8 @@ def tls_for(
     Raises
     ------
     RuntimeError
-        If encryption is asked for and there are no certificates, or it cannot be told whose they
-        are. Dask does not retry on it.
+        If encryption is required and there are no certificates, or their owner cannot be found
+        out. Dask does not retry on it.
     backhaul.TlsError
         If they cannot be used; names the file and why.
     """

@@ -16,7 +16,7 @@ from backhaul.errors import ConfigError
 
 __all__ = ["SCHEMES", "claim_ucx", "is_ours"]
 
-#: What programs for UCX call it; the second is that of distributed-ucxx
+#: Names of the scheme in programs for UCX; the second is that of distributed-ucxx
 SCHEMES = ("ucx", "ucxx")
 
 #: Where Dask has the backend that refuses

@@ -1,4 +1,4 @@
-"""The account that a scheduler keeps of what its workers report: who has sent what to whom."""
+"""Account of transfers on a scheduler, from the reports of its workers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Account", "account_of", "install"]
 
 logger = logging.getLogger(__name__)
 
-#: Workers that may have left before the ledger hears of it, while nobody looks at it
+#: Workers that may have left before the ledger is updated, while no program reads it
 _LEAVERS_MAX = 64
 
 
 def install(scheduler: Scheduler) -> None:
-    """Have a scheduler keep an account of transfers, and show it; again costs nothing."""
+    """Keep an account of transfers on a scheduler, and show it; again costs nothing."""
     links_max = transfers_links_max()
     if links_max is None or account_of(scheduler) is not None:
         return
@@ -65,7 +65,7 @@ class Account:
         self._ledger = Ledger(links_max=links_max)
         #: How fast links are, as their receivers say
         self.links = LinkAccount(links_max)
-        #: Called with the address of a worker that has told of its links, and with what it said
+        #: Called with the address of a worker that has reported links, and with the report
         self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
         self._upstream: Callable[..., Any] = scheduler.handlers[SCHEDULER_HEARTBEAT.item]
@@ -127,6 +127,6 @@ class Account:
 def account_of(scheduler: Scheduler) -> Account | None:
     """Find the account that a scheduler keeps; None if it keeps none."""
     handler: Any = scheduler.handlers.get(SCHEDULER_HEARTBEAT.item)
-    # A core that has the scheduler's state hears of heartbeats first.
+    # A core that has the scheduler's state gets heartbeats first.
     account = getattr(inspect.unwrap(handler), "__self__", None) if handler is not None else None
     return account if isinstance(account, Account) else None

@@ -1,4 +1,4 @@
-"""What this process has received over Backhaul, and what a worker tells the scheduler of it.
+"""Counters of the data that this process has received over Backhaul, and reports of them.
 
 The counting is the fabric's (`Context.flows`): each message once, at its receiver, by peer process,
 lane and class of sizes. Here the contexts of the process are added up, and a worker's heartbeats
@@ -40,12 +40,12 @@ CHANGED_MAX = 64
 #: Flows that it tells besides, in turn, should an earlier heartbeat have been lost.
 REPEATED_MAX = 4
 
-#: What a heartbeat carries, of plain values: see `Reporter`.
+#: Content of a report in a heartbeat, of plain values: see `Reporter`.
 Report: TypeAlias = dict[str, Any]
 
 
 class Counts(NamedTuple):
-    """What came in messages of one class of sizes, since the receiver started."""
+    """Messages of one class of sizes, since the receiver started."""
 
     messages: int
     nbytes: int
@@ -77,7 +77,7 @@ Sizes: TypeAlias = dict[int, Counts]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one process has sent to this one over one lane.
+    """Data that one process has sent to this one over one lane.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Flow:
     lane : str
         ``inproc``, ``shm``, ``ucx`` or ``tcp``.
     sizes : dict of int to Counts
-        What came.
+        The counts by class of sizes.
     links : bytes
         How fast it came, as `backhaul._native.Links.report` takes it.
     """

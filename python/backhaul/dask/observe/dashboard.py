@@ -1,4 +1,4 @@
-"""The page ``/backhaul`` of the scheduler's dashboard: who sends how fast to whom, over which lane.
+"""The page ``/backhaul`` of the scheduler's dashboard: senders, receivers, rates and lanes.
 
 The page is an application of Bokeh's beside Dask's own, on the same server and port, and has its
 entry in the navigation of all pages. Without Bokeh, or with the dashboard switched off, there is
@@ -39,10 +39,10 @@ PAGE = "/backhaul"
 
 #: Between two looks at the ledger, in milliseconds.
 _INTERVAL_MS = 500
-#: Most of a CPU that a page may take for one browser: 5 ms a second. What a look costs grows with
+#: Most of a CPU that a page may take for one browser: 5 ms a second. The cost of a look grows with
 #: the square of the number of workers, so a page of many is drawn less often.
 _CPU_SHARE = 0.005
-#: What a look takes in all, over what it takes until it returns: Bokeh writes to the browser
+#: Time of a look in all, over the time until it returns: Bokeh writes to the browser
 #: afterwards, and asks twice a second whether a look is due. 1.4 with 64 workers and cells that are
 #: all new each time.
 _WITH_WRITING = 1.6
@@ -70,7 +70,7 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger], links: LinkAccou
     ledger : callable
         Gives the ledger as it is now.
     links : LinkAccount
-        What to expect of links.
+        Estimates of links.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def _templates() -> Environment:
 
 
 class Page:
-    """What one browser sees.
+    """The view of one browser.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class Page:
         #: When the next look may be taken, by the monotonic clock
         self._rest_until_s = -math.inf
         self._palette = Viridis256
-        #: Who stands at the edges, and what is in the cells, as shown last
+        #: Workers at the edges, and content of the cells, as shown last
         self._edges: object = None
         self._cells: object = None
         #: Cells have room for a letter only.

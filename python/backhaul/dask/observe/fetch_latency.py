@@ -1,4 +1,4 @@
-"""What a request for data takes, however little it asks for.
+"""Latency of a request for data, however little it asks for.
 
 A worker that needs a result asks the one that has it, on its event loop, and unpacks what comes:
 milliseconds, whatever the link does. Workers know what it took the last times and tell it with
@@ -15,7 +15,7 @@ from distributed import Worker
 
 __all__ = ["FetchTimes", "request_s_of"]
 
-#: What came is small, so it took hardly longer for its bytes
+#: Results up to this size took hardly longer for their bytes
 NBYTES_MAX: Final = 64 << 10
 #: How many of the last transfers are looked at, and how many small ones among them are enough
 LOOKED_AT_MAX: Final = 64
@@ -36,7 +36,7 @@ def request_s_of(worker: Worker) -> float | None:
 
 
 class FetchTimes:
-    """What the workers of a scheduler have said that their requests take."""
+    """Latencies of requests, as the workers of a scheduler have reported them."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}

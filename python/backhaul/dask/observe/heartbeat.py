@@ -1,4 +1,4 @@
-"""What a worker adds to its heartbeats: a report of what it has received over Backhaul."""
+"""Report in a worker's heartbeats of the data that the worker has received over Backhaul."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ METRIC: str = WORKER_METRIC.item
 
 
 def install(worker: Worker) -> None:
-    """Have a worker report what it receives; again costs nothing."""
+    """Add the report to a worker's heartbeats; again costs nothing."""
     if transfers_links_max() is not None and METRIC not in worker.metrics:
         WORKER_METRIC.install(worker.metrics, WorkerMetric())
         prometheus.install()
 
 
 class WorkerMetric:
-    """What a worker calls for each heartbeat, as it calls its other metrics."""
+    """Metric that a worker calls for each heartbeat, as it calls its other metrics."""
 
     def __init__(self) -> None:
         self._reporter = Reporter()
@@ -39,7 +39,7 @@ class WorkerMetric:
         self._has_looked = False
 
     def __call__(self, worker: Worker) -> dict[str, Any]:
-        """Make a report; empty until the worker has joined, as nobody reads it with that."""
+        """Make a report; empty until the worker has joined, as the scheduler ignores it before."""
         # The scheduler shows and writes to files what came with it, and that is to be text.
         if worker.status in (Status.undefined, Status.init, Status.starting):
             return {}
@@ -54,7 +54,7 @@ class WorkerMetric:
         return report
 
     def report_all(self) -> None:
-        """Have the next report leave out nothing."""
+        """Make the next report complete."""
         self._reports_all = True
 
 

@@ -1,9 +1,9 @@
-"""What the scheduler knows of who has sent what to whom: bounded, and without Dask.
+"""Ledger of transfers on the scheduler, by sender and receiver: bounded, and without Dask.
 
 A worker reports running totals (see `backhaul.dask.observe.counters`), so the ledger replaces what
 it knows of a link and never averages: a bandwidth is bytes over seconds, of the same messages.
-Processes are named by the addresses of the workers in them. What a worker that left has sent and
-received stays until the room is needed.
+Processes are named by the addresses of the workers in them. The traffic of a worker that left stays
+until the room is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LinkKey: TypeAlias = tuple[str, str, str]
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """What one process has received from another over one lane.
+    """Data that one process has received from another over one lane.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class Link:
     lane : str
         The lane.
     sender_name : str
-        What to call the sender if no worker is in it.
+        Name of the sender if no worker is in it.
     first_s, last_s : float
         When something was first, and last, heard to have come, in seconds since the epoch.
     sizes : dict of int to Counts
-        What came.
+        The counts by class of sizes.
     """
 
     receiver: str
@@ -67,7 +67,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came over one link in messages of one class of sizes.
+    """Data over one link in messages of one class of sizes.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Row:
     bytes_min : int
         The class of sizes, by its smallest message, in bytes.
     counts : Counts
-        What came.
+        The counts.
     first_s, last_s : float
         When something was first, and last, heard to have come over the link, in seconds since the
         epoch.
@@ -146,7 +146,7 @@ class Ledger:
         Parameters
         ----------
         address : str
-            Who says it.
+            The reporting worker.
         report : dict
             As `Reporter` makes it.
         now_s : float
@@ -155,7 +155,7 @@ class Ledger:
         Raises
         ------
         KeyError, TypeError, ValueError
-            If it is no report. What came before the fault is noted.
+            If it is no report. The part before the fault is recorded.
         """
         receiver = str(report["process"])
         process = self._enter(address, receiver, now_s)
@@ -202,7 +202,7 @@ class Ledger:
         return address if token is None else self._processes[token].name
 
     def process_name(self, token: str) -> str:
-        """Tell what a process is called, as in `Row`; ``""`` if nothing of ours is in it."""
+        """Return the name of a process, as in `Row`; ``""`` if no worker or client is in it."""
         process = self._processes.get(token)
         return "" if process is None else process.name
 
@@ -223,8 +223,8 @@ class Ledger:
     def rows(self) -> Iterator[Row]:
         """Give everything that is known, by link and class of sizes.
 
-        What is not listed apart comes with the sender `OTHERS`, so that the rows of a receiver add
-        up to what it received.
+        Rows without a sender of their own have the sender `OTHERS`, so that the rows of a receiver
+        add up to what it received.
         """
         listed: dict[tuple[str, str], Sizes] = {}
         for link in self._links.values():
@@ -286,7 +286,7 @@ class Ledger:
 
 
 def bandwidth_bytes_per_s(sizes: Sizes) -> float:
-    """Tell what a link does while it is busy, in bytes per second; not a number if nobody knows.
+    """Return the rate of a link while it is busy, in bytes per second; not a number if unknown.
 
     Of messages that are timed only: the others would add bytes, but no seconds.
     """

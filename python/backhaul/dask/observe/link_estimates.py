@@ -1,4 +1,4 @@
-"""What a scheduler knows of how fast its links are: estimates that the receivers send it.
+"""Estimates of a scheduler's links, from the receivers that measured them.
 
 The table is in Rust (`backhaul._native.Links`), where placement asks it. Here it is fed with what
 heartbeats bring, and told who has left.
@@ -19,7 +19,7 @@ from backhaul.dask.observe.counters import Report, timed_bytes_min
 
 __all__ = ["LinkAccount"]
 
-#: Each so many heartbeats it is looked whether somebody has left unseen: of workers some may be
+#: Each so many heartbeats the table is checked for workers that have left: some workers may be
 #: without Backhaul.
 _LOOKS = 256
 
@@ -39,7 +39,7 @@ class LinkAccount:
     Parameters
     ----------
     links_max : int
-        Most pairs of processes that are told apart.
+        Most pairs of processes that have rows of their own.
     """
 
     def __init__(self, links_max: int) -> None:
@@ -51,7 +51,7 @@ class LinkAccount:
             device=_DEVICE,
             links_max=links_max,
         )
-        #: Workers of whom the log has said that they talk nonsense; as many as there were at most.
+        #: Workers of whose invalid reports the log has a line; as many as there were at most.
         self._warned: set[str] = set()
         self._looks = 0
 
@@ -98,7 +98,8 @@ class LinkAccount:
         addresses : collection of str
             The workers that are there.
         thoroughly : bool, default False
-            Look also if there are no more of ours than of all, or it is not the turn of that.
+            Look also if there are no more workers of Backhaul than of all, or it is not the turn of
+            that.
         """
         self._looks += 1
         is_due = self._looks % _LOOKS == 0

@@ -1,4 +1,4 @@
-"""What the dashboard's page shows: a matrix of workers, and sums over it; without Bokeh.
+"""Content of the dashboard's page: a matrix of workers, and sums over it; without Bokeh.
 
 Rows are receivers, columns are senders. Workers are in order of host and name, so that each host is
 a block on the diagonal. Where there are too many to be listed apart, hosts take their place.
@@ -49,7 +49,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Cell:
-    """What one receiver got from one sender.
+    """Data that one receiver got from one sender.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class Cell:
     lanes : dict of str to dict of int to Counts
         By lane, by class of sizes.
     recent_bytes_per_s : float
-        What came lately, in bytes per second of the wall clock.
+        Recent rate, in bytes per second of the wall clock.
     expected : str
-        What to expect of the next message, for people; ``""`` if nobody says.
+        Expectation of the next message, for people; ``""`` if unknown.
     """
 
     row: int
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def sizes(self) -> Sizes:
-        """What came over all lanes; not to be changed."""
+        """Return the counts of all lanes by class of sizes; not to be changed."""
         if len(self.lanes) == 1:
             # As most are; a page of many workers looks at thousands of them.
             return next(iter(self.lanes.values()))
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def counts(self) -> Counts:
-        """What came over all lanes, of any size."""
+        """Return the counts of all lanes, of any size."""
         return _sum(self.sizes)
 
     @property
@@ -100,12 +100,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What there is to show.
+    """Matrix to show.
 
     Parameters
     ----------
     labels : list of str
-        What to call each row and column.
+        Name of each row and column.
     titles : list of str
         The same at full length.
     bounds : list of int
@@ -142,7 +142,7 @@ def matrix_of(
     Parameters
     ----------
     ledger : Ledger
-        What is known.
+        The ledger.
     peers : sequence of Peer
         The workers that are there.
     now_s : float

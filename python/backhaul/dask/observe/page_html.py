@@ -1,4 +1,4 @@
-"""What the dashboard's page says in words and tables: HTML, without Bokeh."""
+"""Words and tables of the dashboard's page: HTML, without Bokeh."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def sums(matrix: Matrix, *, with_letters: bool) -> str:
     Parameters
     ----------
     matrix : Matrix
-        What is shown.
+        The matrix.
     with_letters : bool
         Lanes are letters there, which are explained.
     """

@@ -1,4 +1,4 @@
-"""What this process has received over Backhaul, where Dask tells Prometheus of it: ``/metrics``.
+"""Counters of this process's received data in Dask's metrics for Prometheus: ``/metrics``.
 
 Workers and the scheduler each tell what they received themselves, so a sum over all targets counts
 each message once. Labels are the host of the sender, the lane and the class of message sizes. The
@@ -83,7 +83,7 @@ class FlowCollector:
 
 
 def install() -> None:
-    """Have ``/metrics`` of this process tell of Backhaul; again costs nothing.
+    """Add Backhaul to ``/metrics`` of this process; again costs nothing.
 
     Does nothing without ``prometheus_client``, as Dask's own metrics do.
     """

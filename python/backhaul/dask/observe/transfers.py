@@ -1,4 +1,4 @@
-"""Where bytes and time went: who has sent what to whom, over which lane, how fast.
+"""Transfers by sender and receiver: bytes, time, lane and rate.
 
 Workers count what they receive (`backhaul.dask.observe.counters`) and put it into their heartbeats
 (`backhaul.dask.observe.heartbeat`); the scheduler keeps it in a ledger
@@ -32,11 +32,11 @@ _REFRESH_S = 5
 
 
 def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitable[pd.DataFrame]:
-    """Tell who has sent what to whom, over which lane and how fast, since each of them started.
+    """Return the transfers by sender and receiver, with lanes and rates, since each process began.
 
     Every message that a worker or the scheduler has received over Backhaul is in it once: results
-    that a worker asked for, scattered and shuffled data, and Dask's own messages. What comes over
-    Dask's own ``tcp://`` is not: a cluster without Backhaul has no rows. What a client receives is
+    that a worker asked for, scattered and shuffled data, and Dask's own messages. Messages over
+    Dask's own ``tcp://`` are not: a cluster without Backhaul has no rows. Messages to a client are
     not either.
 
     Parameters
@@ -92,7 +92,7 @@ async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
 
 
 async def ask_workers(client: Client) -> None:
-    """Have each worker tell the scheduler everything; warns if that takes some too long."""
+    """Make each worker report everything to the scheduler; warns if that takes some too long."""
     # A worker that is leaving, or has no Backhaul, has nothing to add.
     try:
         await asyncio.wait_for(client.run(_report_now, on_error="ignore"), _REFRESH_S)
@@ -171,7 +171,7 @@ def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
 
 
 async def _report_now(dask_worker: Worker) -> None:
-    """Have a worker tell the scheduler everything; runs on the worker."""
+    """Make a worker report everything to the scheduler; runs on the worker."""
     metric = report_of(dask_worker)
     if metric is not None:
         metric.report_all()

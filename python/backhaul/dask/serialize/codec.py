@@ -2,8 +2,8 @@
 
 The frames are those of ``distributed.protocol.core``: a msgpack header, in which serialized objects
 are placeholders, and the frames of these objects. Either side reads what the other wrote, as long
-as this package is installed where tasks are read. What the header cannot say is given to Dask's own
-serializers, with the same arguments and the same errors.
+as this package is installed where tasks are read. Objects that the header cannot express go to
+Dask's own serializers, with the same arguments and the same errors.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def dumps(
     Parameters
     ----------
     msg : object
-        What msgpack can hold, sets, enumerations, and objects marked by ``Serialize``,
+        Objects that msgpack can hold, sets, enumerations, and objects marked by ``Serialize``,
         ``Serialized``, ``ToPickle`` or ``Pickled``.
     serializers : sequence of str, optional
         Families of serializers to use, in order.
     on_error : {"message", "raise"}
         Whether a part that cannot be serialized travels as an error message or raises.
     context : dict, optional
-        What the handshake agreed on; its ``compression`` is used here, the rest by serializers.
+        The result of the handshake; its ``compression`` is used here, the rest by serializers.
     frame_split_size : int, optional
         Frames above this many bytes are split.
 
@@ -333,7 +333,7 @@ def _hook(obj: dict[Any, Any], frames: Sequence[Frame], options: _DecodeOptions)
 
 
 def _weigh(obj: Any) -> int:
-    """Estimate how much there is to be serialized, in bytes; -1 if that cannot be told."""
+    """Estimate the bytes to be serialized; -1 if unknown."""
     if isinstance(obj, (Serialized, Pickled)):
         # Its frames are passed on as they are.
         return 0

@@ -70,7 +70,7 @@ def register_device_array(
     *,
     contiguous: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Have Dask send arrays of a class from GPU to GPU, and by the host where that cannot be.
+    """Make Dask send arrays of a class from GPU to GPU, and by the host where that cannot be.
 
     Parameters
     ----------

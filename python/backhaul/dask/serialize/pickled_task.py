@@ -1,4 +1,4 @@
-"""Tasks that are pickles until somebody looks: what a scheduler keeps of `Client.submit`.
+"""Tasks that stay pickles until a program reads them: run specs of `Client.submit` on a scheduler.
 
 A scheduler has no use for the function and the arguments of a task: it reads the key and what the
 task depends on, and sends the rest on. So it keeps the pickle as it came, and the native codec
@@ -20,7 +20,7 @@ from backhaul.dask.compat.names import Task
 
 __all__ = ["KeptSpec", "Unloadable", "keep", "tasks_of"]
 
-#: What somebody reads when a function cannot be loaded, as Dask's scheduler has it
+#: Message when a function cannot be loaded, as Dask's scheduler has it
 _UNLOADABLE = """\
 Error during deserialization of the task graph. This frequently
 occurs if the Scheduler and Client have different environments.
@@ -75,7 +75,7 @@ class KeptSpec(Task):
         return self._load().substitute(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Who asks is no codec of ours, and writes to somebody who may not have this module.
+        # The caller is another codec, and writes to a process that may not have this module.
         return self._load().__reduce_ex__(protocol)
 
 
@@ -125,7 +125,7 @@ def tasks_of(
     graph : TaskGraph
         The graph.
     keys : sequence of key
-        What its numbers stand for.
+        The keys that its numbers stand for.
 
     Returns
     -------

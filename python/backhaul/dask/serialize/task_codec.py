@@ -28,7 +28,7 @@ __all__ = ["describe", "names"]
 Named: TypeAlias = tuple[dict[str, object], list[tuple[str, object] | tuple[str]]]
 
 #: A function, its attributes, the cells of its closure with their contents, the names that it uses
-#: in its namespace, and the attributes that somebody gave it.
+#: in its namespace, and the attributes that the program gave it.
 Parts: TypeAlias = tuple[FunctionType, list[object], list[tuple[CellType, object]], Named, Named]
 
 #: Attributes that are compared before a pickle is used again, in the order of ``functions.rs``.
@@ -95,7 +95,7 @@ def describe(function: Any) -> tuple[str, str] | tuple[bytes, list[Parts]] | Non
 
     Notes
     -----
-    What may change are mutable objects in its defaults, closure, attributes and in the names that
+    Mutable objects in its defaults, closure, attributes and in the names that
     it uses: they may be other ones at the next pickling, and a receiver that shares the function
     among tasks would share them, too. So do functions that assign to names outside themselves.
     """
@@ -172,8 +172,8 @@ def _is_fixed(value: object, parts: list[Parts], seen: set[int]) -> bool:
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         found = _importable(value)
         if found is not None:
-            # Whatever else it has by name may be another one after a module is loaded again, and
-            # the receiver would go on with the old one.
+            # Any other object that it has by name may be another one after a module is loaded
+            # again, and the receiver would go on with the old one.
             return found[0] == "builtins"
     if type(value) is FunctionType:
         return _is_fixed_function(value, parts, seen)

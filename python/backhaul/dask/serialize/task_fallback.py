@@ -5,8 +5,8 @@ or Dask's, is the pickler's. As long as it is small that is all there is to do, 
 compact message as others do (`backhaul.dask.client.submit`, `backhaul.dask.client.graph`); what
 is large, Dask sends apart from its pickle.
 
-Nobody opens such a pickle before the worker, which may not be able to: it lacks a module, say. In
-Dask the scheduler would have met that, and said so to the future. So the pickle is one of a call
+No process opens such a pickle before the worker, which may not be able to: it lacks a module, say.
+In Dask the scheduler would have met that, and said so to the future. So the pickle is one of a call
 that gives a task all the same, which fails with what Dask says.
 """
 
@@ -55,7 +55,7 @@ class _Sink:
 
 
 class _Whole:
-    """What is pickled as a call of `load_whole`."""
+    """An object that is pickled as a call of `load_whole`."""
 
     __slots__ = ("_pickled", "_task")
 
@@ -78,7 +78,7 @@ def load_whole(key: Any, pickled: bytes, dependencies: tuple[Any, ...]) -> Any:
     pickled : bytes
         Its pickle, as `pickle_whole` made it.
     dependencies : tuple of key
-        What it depends on.
+        Its dependencies.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def load_whole(key: Any, pickled: bytes, dependencies: tuple[Any, ...]) -> Any:
     try:
         return dask_pickle.loads(pickled)
     except BaseException as error:
-        # Whatever it is, it would end this worker, and the next one to get the task.
+        # Any exception would end this worker, and the next one to get the task.
         return Task(key, Unloadable(error), *map(TaskRef, dependencies))
 
 

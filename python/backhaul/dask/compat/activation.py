@@ -1,12 +1,12 @@
 """Installs what `backhaul.dask.compat.process_patches` lists; nothing else changes Dask.
 
-Importing Backhaul changes nothing. What a process shares is replaced
+Importing Backhaul changes nothing. Functions that a process shares are replaced
 
 - when it asks for its first connector or listener of ``backhaul://``, which is when Dask first
   means to use Backhaul there (`backhaul.dask.comm.backend.before_comms`); and
 - by the preload `backhaul.dask.preload`, for a process that speaks ``tcp://`` only.
 
-What concerns one scheduler, worker or nanny is replaced on that object, at its first listener or by
+Patches of one scheduler, worker or nanny are installed on that object, at its first listener or by
 the same preload. Each replacement has a switch in the configuration, read at that moment.
 """
 
@@ -191,9 +191,9 @@ def missing_features() -> dict[str, str]:
 
 
 def uninstall() -> None:
-    """Put Dask's own functions back, where nobody has replaced ours; for tests.
+    """Put Dask's own functions back, where no other package has replaced the patches; for tests.
 
-    What was replaced on single objects stays there, as long as these live.
+    Patches of single objects stay there, as long as these live.
     """
     with _lock:
         for replacement in INSTALLED.values():

@@ -1,7 +1,7 @@
-"""What is replaced on single objects of Dask's: a scheduler, a worker, a nanny, a stream, a pool.
+"""Patches on single objects of Dask's: a scheduler, a worker, a nanny, a stream, a pool.
 
 Of the list in `backhaul.dask.compat.process_patches` the part that a whole process does not share.
-What resources replace is in `backhaul.dask.compat.resource_patches`, and counted here.
+Patches for resources are in `backhaul.dask.compat.resource_patches`, and counted here.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ DESIRED_KEYS: Final = InstancePatch(
     ),
 )
 
-#: What a worker is asked for by its scheduler: one operation more
+#: Requests of its scheduler to a worker: one operation more
 RESULT_REQUESTS: Final = InstancePatch(
     shown="Worker.stream_handlers['backhaul-result-requests']",
     without="small results are fetched",
@@ -151,7 +151,7 @@ RESULT_REQUESTS: Final = InstancePatch(
     read=("Worker.handle_scheduler",),
 )
 
-#: What other workers ask for: `backhaul.dask.worker.get_data` has the event loop catch up first
+#: Requests of other workers: `backhaul.dask.worker.get_data` has the event loop catch up first
 GET_DATA: Final = InstancePatch(
     shown="Worker.handlers['get_data']",
     without="threads do not read ahead",
@@ -162,7 +162,7 @@ GET_DATA: Final = InstancePatch(
     ),
 )
 
-#: What clients have run on a worker, which may look at its data: `backhaul.dask.worker.get_data`
+#: Functions that clients run on a worker, which may read its data: `backhaul.dask.worker.get_data`
 RUN: Final = InstancePatch(
     shown="Worker.handlers['run']",
     without="threads do not read ahead",
@@ -174,7 +174,7 @@ RUN: Final = InstancePatch(
     ),
 )
 
-#: What a client hears of its keys, by operation: `backhaul.dask.client.result_cache` keeps their
+#: Reports to a client about its keys, by operation: `backhaul.dask.client.result_cache` keeps their
 #: results
 CLIENT_RESULTS: Final = {
     operation: InstancePatch(
@@ -241,7 +241,7 @@ GRAPH_STATE: Final = InstancePatch(
         "Scheduler.get_task_stream_index",
         "Scheduler.add_plugin",
         "Scheduler.remove_plugin",
-        # What they look at, as they hear of transitions late
+        # Their reads, because these plugins get transitions late
         "distributed.diagnostics.task_stream:TaskStreamPlugin.transition",
         "distributed.diagnostics.progress:Progress.setup",
         "distributed.diagnostics.progress:Progress.transition",
@@ -334,8 +334,8 @@ WATCHED_HANDLERS: Final = InstancePatch(
     read=("Server.__init__",),
 )
 
-#: What the scheduler and its peers say to each other, while the engine handles it for
-#: `backhaul.dask.scheduler.core.engine_streams`; only looked at
+#: Messages between the scheduler and its peers, while the engine handles them for
+#: `backhaul.dask.scheduler.core.engine_streams`; only inspected
 ENGINE_STREAMS: Final = InstancePatch(
     shown="Scheduler.send_all",
     without="hot messages are handled in Python",
@@ -385,7 +385,7 @@ TASK_DECISION: Final = InstancePatch(
     ),
 )
 
-#: What it costs to run a task on a worker, where upstream still chooses: actors, restrictions
+#: Cost of a task on a worker, where upstream still chooses: actors, restrictions
 WORKER_OBJECTIVE: Final = InstancePatch(
     shown="Scheduler.worker_objective",
     without="tasks are placed by one bandwidth",
@@ -460,7 +460,7 @@ WORKER_METRIC: Final = InstancePatch(
     read=("Worker.get_metrics",),
 )
 
-#: What a worker is told of its links: `backhaul.dask.placement.fetch_order` listens
+#: Messages to a worker about its links: `backhaul.dask.placement.fetch_order` listens
 LINK_NEWS: Final = InstancePatch(
     shown="Worker.stream_handlers['backhaul-links']",
     without="the worker fetches as upstream does",

@@ -7,7 +7,7 @@ name and nothing else (`backhaul.dask.compat.activation`). ``names.pyi`` declare
 for type checkers; ``tests/dask/test_private_names.py`` compares the two.
 
 Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest
-of ``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. What did: ``nanny``
+of ``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. Changes: ``nanny``
 (one closes though its process does not end), ``node``, ``scheduler`` and ``worker`` (HTTP services
 are stopped by awaiting) and ``spans``.
 

@@ -73,9 +73,9 @@ _named_in_log: set[str] = set()
 #: Stands for what was not there
 _ABSENT: Final = object()
 
-#: Attribute of a function of ours: itself, and what it is in the place of now. On the function, as
-#: a table would keep each worker and scheduler that has one of its own for as long as the process
-#: lives; with itself, as `functools.wraps` copies attributes
+#: Attribute of a function of this package: itself, and the function that it replaces now. On the
+#: function, as a table would keep each worker and scheduler that has one of its own for as long as
+#: the process lives; with itself, as `functools.wraps` copies attributes
 _IN_PLACE: Final = "_backhaul_in_place"
 
 
@@ -125,7 +125,7 @@ class Patch:
         has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
         ours needs some of them only, these are named.
     without : str
-        What follows where it is refused, for people.
+        The consequence where it is refused, for people.
     adds : bool, default False
         Whether Dask has nothing of that name.
     """
@@ -189,9 +189,9 @@ class InstancePatch:
     Parameters
     ----------
     shown : str
-        What is replaced, for people.
+        The patched attribute, for people.
     without : str
-        What does not work where it is refused, for people.
+        The feature that does not work where it is refused, for people.
     read : tuple of str
         As for `Patch`.
     attribute : str, optional
@@ -230,19 +230,19 @@ class InstancePatch:
             return Refusal(str(error), (error.path,))
 
     def install(self, place: Any, ours: Any) -> Replacement | None:
-        """Put something of ours on one object.
+        """Put a replacement on one object.
 
         Parameters
         ----------
         place : object
             The object, or the dictionary or list that has the item.
         ours : object
-            What it is to have.
+            The replacement.
 
         Returns
         -------
         Replacement or None
-            What takes it back; None if it was refused, and nothing was changed.
+            Takes the patch back; None if it was refused, and nothing was changed.
         """
         if not self.fits(place):
             return None
@@ -277,9 +277,9 @@ class Replacement:
     Parameters
     ----------
     ours : object
-        What is there now.
+        The present value.
     original : object
-        What was there.
+        The value before.
     restore : callable
         Puts the latter back, if the former is still there, and tells whether it was.
     """
@@ -293,11 +293,11 @@ class Replacement:
 
     @property
     def original(self) -> Any:
-        """What was there before; None if there was nothing."""
+        """Return the value before; None if there was none."""
         return None if self._original is _ABSENT else self._original
 
     def take_back(self) -> bool:
-        """Put back what was there, unless somebody has replaced ours; tell whether it is back."""
+        """Put back the value before, unless the patch was replaced; tell whether it is back."""
         return self._restore(self.ours, self._original)
 
 
@@ -393,8 +393,8 @@ def source_of(name: str) -> Any:
 def _belongs(original: Any, known: Iterable[Any]) -> bool:
     """Tell whether what is replaced comes from where the sources that were read come from, or here.
 
-    What is no function is not asked: nobody has read it, and nothing of ours calls it. A function
-    of this package in that place calls what it has replaced.
+    Values that are no functions are not checked: no source was read, and no code here calls them. A
+    function of this package in that place calls the one that it has replaced.
     """
     if isinstance(original, functools.partial):
         original = original.func
@@ -497,7 +497,7 @@ def _is_of_dask(file: str) -> bool:
 
 
 def is_pristine(source: Any) -> bool:
-    """Tell whether nobody but us has replaced or wrapped a function, or one of a class or module.
+    """Tell whether only Backhaul has replaced or wrapped a function, or one of a class or module.
 
     A wrapper shows the source of what it wraps, and a class that of the file that it came from, so
     a digest alone would not tell.
@@ -509,6 +509,6 @@ def is_pristine(source: Any) -> bool:
         home = sys.modules[source.__module__].__file__
     else:
         home = source.__file__
-        # What a module has imported belongs to others.
+        # Functions that a module has imported belong to other modules.
         parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
     return all(_files(part) <= {home} for part in parts)

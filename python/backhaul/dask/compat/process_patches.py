@@ -1,10 +1,10 @@
 """Everything of Dask's that is replaced, whether for the whole process or on single objects.
 
-Most of Backhaul reaches Dask through its entry points. What costs microseconds per task does not
-have one: there a function of ours takes the place of one of Dask's, which it calls for whatever it
+Most of Backhaul reaches Dask through its entry points. Steps that cost microseconds per task have
+none: there a function of this package replaces one of Dask's, which it calls for everything that it
 does not handle. `PATCHES` lists those that a whole process shares; the constants of
 `backhaul.dask.compat.instance_patches` and `backhaul.dask.compat.resource_patches` list what is
-replaced on one scheduler, worker, nanny, stream or thread pool, by whom it names. Nothing else in
+replaced on one scheduler, worker, nanny, stream or thread pool. Nothing else in
 this package assigns to anything of Dask's; ``tests/dask/test_patched_names.py`` reads the sources
 for that. When they are installed, `backhaul.dask.compat.activation` says; how, and when it is
 refused, `backhaul.dask.compat.patching`.
@@ -21,7 +21,7 @@ __all__ = [
     "PATCHES",
 ]
 
-#: What keeps the results of a worker
+#: Classes that keep the results of a worker
 _STORES: Final = (
     "SpillBuffer",
     "zict:Buffer",
@@ -30,7 +30,7 @@ _STORES: Final = (
     "InsertionSortedSet",
 )
 
-#: What is replaced for the whole process, in the order in which it is installed
+#: Patches for the whole process, in the order in which they are installed
 PATCHES: tuple[Patch, ...] = (
     Patch(
         switch="tls.note-settings",
@@ -99,7 +99,7 @@ PATCHES: tuple[Patch, ...] = (
             "pool_worker",
         ),
     ),
-    # Whoever asks a worker for its results finds those that its threads have come to
+    # A program that asks a worker for its results finds those that its threads have reported
     Patch(
         switch="hot-path.worker-threads",
         owner="Worker",
@@ -107,7 +107,7 @@ PATCHES: tuple[Patch, ...] = (
         replace="worker.get_data.heard_data",
         read=("Worker.data.fget",),
     ),
-    # Whoever asks for the worker of a task finds the task executing
+    # A program that asks for the worker of a task finds the task executing
     Patch(
         switch="hot-path.worker-threads",
         owner="distributed.worker",
@@ -391,7 +391,7 @@ PATCHES: tuple[Patch, ...] = (
             "dask.tokenize",
         ),
     ),
-    # A client says that it holds results before it hears of the first
+    # A client announces that it holds results before the first one arrives
     Patch(
         switch="small-results.enabled",
         owner="Client",
@@ -501,7 +501,7 @@ PATCHES: tuple[Patch, ...] = (
         ),
         without="so that events of a task may come after its result",
     ),
-    # What users ask each process for
+    # Requests of users to each process
     Patch(
         switch="versions.listed",
         owner="Client",
@@ -544,7 +544,7 @@ PATCHES: tuple[Patch, ...] = (
             "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
         ),
     ),
-    # From whom a worker fetches first
+    # The worker from which results are fetched first
     Patch(
         switch="placement.nearest-first",
         owner="WorkerStateMachine",

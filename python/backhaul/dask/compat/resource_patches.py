@@ -1,4 +1,4 @@
-"""What is replaced on a scheduler and its workers so that tasks get resources with identity.
+"""Patches on a scheduler and its workers so that tasks get resources with identity.
 
 Of the list in `backhaul.dask.compat.process_patches` the part for
 `backhaul.dask.resource_pools.worker_state` and `backhaul.dask.resource_pools.scheduler_slots`.
@@ -99,7 +99,7 @@ EXECUTE: Final = InstancePatch(
     read=("Worker.execute",),
 )
 
-#: What a worker tells its scheduler when it joins: the ids that it has, besides Dask's amounts
+#: A worker's message when it joins: its ids, besides Dask's amounts
 STARTUP_INFORMATION: Final = InstancePatch(
     shown="Worker.startup_information['backhaul-resources']",
     without=_SLOTS_WITHOUT,
@@ -118,7 +118,7 @@ SET_RESOURCES: Final = InstancePatch(
     ),
 )
 
-#: What tasks ask for, once their annotations are known
+#: Requests of tasks, once their annotations are known
 ANNOTATIONS_APPLIED: Final = InstancePatch(
     shown="Scheduler._apply_annotations",
     without=_SLOTS_WITHOUT,
@@ -129,7 +129,7 @@ ANNOTATIONS_APPLIED: Final = InstancePatch(
     ),
 )
 
-#: What a worker has: what is in use there stays in use
+#: Resources of a worker: units in use stay in use
 ADD_RESOURCES: Final = InstancePatch(
     shown="Scheduler.add_resources",
     without="what is in use is forgotten when a worker has more",
@@ -179,7 +179,7 @@ IS_UNOCCUPIED: Final = InstancePatch(
     ),
 )
 
-#: What is spoken for at a worker
+#: Units in use at a worker
 ACQUIRE_RESOURCES: Final = InstancePatch(
     shown="Scheduler.acquire_resources",
     without=_SLOTS_WITHOUT,

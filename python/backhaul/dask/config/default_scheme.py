@@ -11,12 +11,12 @@ __all__ = ["enable"]
 
 
 def enable(scheme: str = "backhaul") -> None:
-    """Have this process, and what it starts, speak Backhaul wherever nothing else is said.
+    """Make this process, and those that it starts, speak Backhaul unless a scheme is given.
 
     The same as ``DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME=backhaul`` in the environment before
     Dask is imported: `distributed.LocalCluster` and ``Client()`` without an address begin a cluster
-    over it, and addresses without a scheme are its own. What names a protocol, or an address with
-    its scheme, is left as it is.
+    over it, and addresses without a scheme are its own. A protocol that is named, or an address
+    with its scheme, is unaffected.
 
     Parameters
     ----------

@@ -81,7 +81,8 @@ def _from_file(path: Any) -> Secret:
         raise ValueError(f"{_FILE_KEY} must be the path of a file, got {path!r}")
     place = Path(path).expanduser()
     try:
-        # What is checked is what is read. A pipe would be waited for without the flag.
+        # The descriptor is checked and read, so both see the same file. Without the flag a pipe
+        # would block.
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise ValueError(f"{_FILE_KEY}: cannot read {str(place)!r}: {error}") from error

@@ -1,9 +1,9 @@
-"""What a user may set under ``distributed.comm.backhaul``, read from ``dask.config``.
+"""Settings under ``distributed.comm.backhaul``, read from ``dask.config``.
 
 The defaults, with a line on each key, are in ``backhaul-dask.yaml`` in the folder above; importing
-this module registers them. What programs for UCX set elsewhere is read too (`ucx_options`). Values
-are read when a listener or a comm is made, not at import, so ``dask.config.set`` works, and Nanny
-passes them on to its worker with the rest of the configuration.
+this module registers them. Keys that programs for UCX set elsewhere are read too (`ucx_options`).
+Values are read when a listener or a comm is made, not at import, so ``dask.config.set`` works, and
+Nanny passes them on to its worker with the rest of the configuration.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Settings:
     Parameters
     ----------
     contact_host, contact_interface : str or None
-        What to advertise for a listener that is bound to every interface.
+        The address to advertise for a listener that is bound to every interface.
     high_water_mark_bytes : int
         A write waits while more than this is queued for its peer.
     sends_max : int
@@ -66,14 +66,14 @@ class Settings:
     device_frames : bool or None
         Memory of GPUs comes from peers as it is, where it can; None: in processes that use GPUs.
     device_allocator : str or None
-        Who allocates for what comes from other GPUs, see `backhaul.dask.comm.device_frames`.
+        The allocator for arrays from other GPUs, see `backhaul.dask.comm.device_frames`.
     nvtx : bool
-        What comms do is marked with ranges of NVTX.
+        Whether ranges of NVTX mark the work of comms.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
     secret : Secret or None
-        What all processes of the cluster prove to each other that they have.
+        The secret that all processes of the cluster prove to each other that they have.
     ucx : tuple of (str, str)
         Variables that UCX shall find in the environment while a context is made, sorted.
     arena : tuple of (str, int) or None
@@ -197,7 +197,7 @@ def switched_on(switch: str) -> bool:
 
 
 def is_choice(switch: str) -> bool:
-    """Tell whether a replacement that is off is off by somebody's choice.
+    """Return whether a replacement that is off is off by a user's choice.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ def small_result_limits() -> SmallResultLimits | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceLimits:
-    """What the slots of a worker are held to.
+    """Limits of the slots of a worker.
 
     Parameters
     ----------

@@ -29,11 +29,11 @@ ROOTS = ("distributed-ucxx", "distributed.comm.ucx", "distributed.ucx")
 
 _RMM_KEYS = ("distributed-ucxx.rmm.pool-size", "distributed.rmm.pool-size")
 
-#: What asks for transports, and counts as leaving out InfiniBand if it alone is not among them
+#: Keys that ask for transports, and count as leaving out InfiniBand if it alone is not among them
 _ASKING = ("infiniband", "nvlink", "tcp")
 
 _POOLS = "pools are set up by CUDACluster and dask backhaul worker alone"
-#: What changes nothing if it is true, and why
+#: Keys that change nothing if true, and why
 _WITHOUT_MEANING = {
     "nvlink": "memory of GPUs of one host goes between them by CUDA in any case",
     "cuda-copy": "what UCX is given lies on the host",
@@ -45,13 +45,13 @@ _WITHOUT_MEANING = {
 _FLAGS = ("infiniband", "tcp", *_WITHOUT_MEANING)
 _KNOWN = frozenset({*_FLAGS, "net-devices", "environment"})
 
-#: What has been said already, so that each is said once
+#: Lines that have been logged already, so that each is logged once
 _said: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UcxKeys:
-    """What the keys come to.
+    """Meaning of the keys.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class UcxKeys:
 def read_ucx_keys(lanes: tuple[str, ...] | None) -> UcxKeys:
     """Read them.
 
-    What has no meaning here is passed over, with one line in the log.
+    A key without a meaning here is ignored, with one line in the log.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class _Given:
 
     key: str
     value: Any
-    #: What it means for UCX
+    #: Its meaning for UCX
     text: str = ""
 
     def __str__(self) -> str:

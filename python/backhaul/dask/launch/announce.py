@@ -79,7 +79,7 @@ async def preferred_address(
     given : str
         An address that it is reached at.
     protocol : str
-        What to speak with it, if it does.
+        The protocol to speak with it, if it listens.
     security : Security
         For the connection.
     timeout_s : float

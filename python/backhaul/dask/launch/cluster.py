@@ -32,9 +32,9 @@ class PlannedCluster(SpecCluster):
     Parameters
     ----------
     plan : Plan
-        Who there can be, and where each is at home.
+        The workers that there can be, and their CPUs and devices.
     settings : ClusterSettings
-        What was said of the cluster, its scheduler and its workers.
+        Options of the cluster, its scheduler and its workers.
     n_workers : int, optional
         How many to start with; by default all.
     overcommit : bool
@@ -90,7 +90,7 @@ class PlannedCluster(SpecCluster):
         return next((each for each in addresses if each.startswith("tcp://")), None)
 
     def scale(self, n: int = 0, memory: Any = None, cores: int | None = None) -> Any:
-        """Have that many workers: the first of the plan, under their own names.
+        """Scale to that many workers: the first of the plan, under their own names.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class LocalCluster(PlannedCluster):
         Dask's ``LocalCluster`` has workers. With one, `n_workers` says how many of its workers to
         start.
     machine : Machine or path, optional
-        What to plan for; by default this machine is looked at. A path names a file with a machine.
+        The machine to plan for; by default this machine. A path names a file with a machine.
     plan : Plan or path, optional
         A plan made earlier, or a file with it as JSON, in the place of `policy`, `machine` and
         `threads_per_worker`.
@@ -210,15 +210,15 @@ class LocalCluster(PlannedCluster):
     host : str, optional
         Host to listen on; 127.0.0.1 by default.
     interface : str, optional
-        Network interface to listen on. What is no interface itself but a prefix, like ``"ib"``,
+        Network interface to listen on. A prefix, like ``"ib"``, that is no interface itself,
         gives each worker the one that is nearest to it.
     protocol : str, optional
         ``backhaul`` by default. Workers are pinned whatever they speak.
     env : mapping, optional
         Environment variables of all workers.
     resources : mapping, optional
-        What each worker has: ``{"GPU": [[0, 1], [2, 3]]}`` are ids in groups that belong together,
-        ``{"GPU": 2}`` ids counted from zero, ``{"MEMORY": 64e9}`` an amount.
+        Resources of each worker: ``{"GPU": [[0, 1], [2, 3]]}`` are ids in groups that belong
+        together, ``{"GPU": 2}`` ids counted from zero, ``{"MEMORY": 64e9}`` an amount.
     worker_options : mapping of str to mapping, optional
         Arguments for single workers by name, so that they may differ:
         ``{"0": {"nthreads": 4, "resources": {"BIG": 1}}}``.

@@ -41,10 +41,10 @@ class CUDACluster(PlannedCluster):
     log_spilling : bool
         Log what moves between GPU and host, in ``distributed.worker``.
     rmm_pool_size : int, float, str or None
-        What a pool of device memory begins with, as above, if workers shall allocate from one. By
+        Initial size of a pool of device memory, as above, if workers shall allocate from one. By
         default the configuration's ``distributed-ucxx.rmm.pool-size``.
     rmm_maximum_pool_size : int, float, str or None
-        What it may grow to.
+        Largest size of the pool.
     rmm_managed_memory : bool
         Allocate memory that moves between host and GPU by itself; not together with `rmm_async`.
     rmm_async : bool

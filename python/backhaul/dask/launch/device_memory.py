@@ -36,7 +36,7 @@ class DeviceBytes:
 
     @property
     def is_fraction(self) -> bool:
-        """Whether it can be told in bytes only where the GPU is."""
+        """Return whether its bytes are known only where the GPU is."""
         return isinstance(self.amount, float)
 
     def within(self, total_bytes: int, *, unit_bytes: int = 1) -> int:
@@ -45,9 +45,9 @@ class DeviceBytes:
         Parameters
         ----------
         total_bytes : int
-            What the GPU has, in bytes; not looked at for an amount in bytes.
+            Memory of the GPU, in bytes; not looked at for an amount in bytes.
         unit_bytes : int
-            What the amount is rounded down to a multiple of, in bytes.
+            The amount is rounded down to a multiple of this, in bytes.
         """
         wanted = int(total_bytes * self.amount) if self.is_fraction else int(self.amount)
         return wanted // unit_bytes * unit_bytes

@@ -1,7 +1,7 @@
 """Allocators of GPU memory that workers set up by RMM: what dask-cuda calls ``rmm_…``.
 
 RMM, the RAPIDS Memory Manager, is not needed by Backhaul, and not imported here but in workers that
-are asked for it. What each option means is what ``LocalCUDACluster`` of dask-cuda 26.10 documents.
+are asked for it. ``LocalCUDACluster`` of dask-cuda 26.10 documents the meaning of each option.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INSTALL = "pip install 'backhaul[rmm]', or the rmm of your CUDA, where workers 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolOptions:
-    """What the options say, each by its name without ``rmm_``.
+    """Values of the options, each by its name without ``rmm_``.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class PoolOptions:
             raise ConfigError(f"{first} is more than {most}")
 
     def arguments(self, total_bytes: int, log_file: str | None) -> dict[str, Any]:
-        """Say what RMM is told.
+        """Return the arguments for RMM.
 
         Parameters
         ----------
         total_bytes : int
-            What the GPU has, in bytes.
+            Memory of the GPU, in bytes.
         log_file : str or None
             Where to log.
 
@@ -139,7 +139,7 @@ def pool_options(options: Mapping[str, object]) -> PoolOptions | None:
     Parameters
     ----------
     options : mapping
-        What was given, by `OPTIONS`.
+        The given options, by `OPTIONS`.
 
     Returns
     -------
@@ -177,7 +177,7 @@ class RmmSetup(WorkerPlugin):
     Parameters
     ----------
     options : PoolOptions
-        What is asked for.
+        The options.
     """
 
     name = "backhaul-rmm"
@@ -233,7 +233,7 @@ class RmmSetup(WorkerPlugin):
 
 
 def _tell(library: str) -> None:
-    """Have a library allocate by RMM."""
+    """Make a library allocate by RMM."""
     allocators = importlib.import_module(f"rmm.allocators.{library}")
     if library == "cupy":
         importlib.import_module("cupy").cuda.set_allocator(allocators.rmm_cupy_allocator)

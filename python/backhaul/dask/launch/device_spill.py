@@ -42,7 +42,7 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 
 
 class OnHost:
-    """What lay on a GPU, as Dask has serialized it into memory of the host.
+    """Object from a GPU, as Dask has serialized it into memory of the host.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class DeviceSpill(MutableMapping[Key, object]):
     memory_limit : str, float, int or None
         Memory of the worker, as for `distributed.Worker`.
     nthreads : int
-        Threads of the worker, by which ``"auto"`` is told.
+        Threads of the worker, which define ``"auto"``.
     log : bool
         Whether each move is logged, at level INFO of ``distributed.worker``.
 
@@ -105,7 +105,7 @@ class DeviceSpill(MutableMapping[Key, object]):
         nthreads: int,
         log: bool = False,
     ) -> None:
-        #: What lies on the host, or on disk: results, and what came from the GPU as `OnHost`
+        #: Objects on the host, or on disk: results, and results from the GPU as `OnHost`
         self._host = _host_mapping(worker_local_directory, memory_limit, nthreads)
         #: Keys of what is a result on the GPU, wherever it is now
         self._keys: set[Key] = set()
@@ -152,17 +152,17 @@ class DeviceSpill(MutableMapping[Key, object]):
 
     @property
     def device_bytes(self) -> int:
-        """What the results on the GPU take, in bytes."""
+        """Return the size of the results on the GPU, in bytes."""
         return int(self._device.fast.total_weight)
 
     @property
     def device_bytes_max(self) -> int:
-        """What they may take, in bytes."""
+        """Return the limit of their size, in bytes."""
         return int(self._device.fast.n)
 
     @property
     def fast(self) -> Any:
-        """What Dask's memory monitor may write to disk; False if nothing is ever written."""
+        """Return the mapping that Dask's memory monitor may spill; False if there is none."""
         return self._host.fast if isinstance(self._host, SpillBuffer) else False
 
     def evict(self) -> int:
@@ -177,7 +177,7 @@ class DeviceSpill(MutableMapping[Key, object]):
 
     @property
     def spilled_total(self) -> Any:
-        """What is on disk, as the host's mapping counts it."""
+        """Return the size on disk, as the host's mapping counts it."""
         return self._host.spilled_total if isinstance(self._host, SpillBuffer) else (0, 0)
 
 

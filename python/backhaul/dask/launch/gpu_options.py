@@ -45,7 +45,7 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuOptions:
-    """What is for workers with GPUs alone.
+    """Options for workers with GPUs alone.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class GpuOptions:
     log_spilling : bool
         Whether it is logged what leaves the GPU, and comes back.
     plugins : tuple of RmmSetup
-        What sets up how workers allocate.
+        Plugins that set up how workers allocate.
     """
 
     device_limit: DeviceBytes | None
@@ -96,7 +96,7 @@ def sort_gpu_options(
     Returns
     -------
     gpu_options : GpuOptions
-        What is for GPUs.
+        The options for GPUs.
     others : dict
         For `sort_options`; of dask-cuda's, ``pre_import`` has become preloads.
 
@@ -163,13 +163,13 @@ def _transports(given: Mapping[str, object], others: Mapping[str, Any]) -> dict[
     section = dask.config.get(ROOTS[0], default=None) or {}
     config = {ROOTS[0]: {**section, **flags}}
     with dask.config.set(config):
-        # What cannot be is found out here, and not by each worker.
+        # Invalid settings are found here, and not by each worker.
         Settings.current()
     return config
 
 
 def _pre_import(options: dict[str, Any]) -> None:
-    """Have modules imported as workers start."""
+    """Import modules as workers start."""
     modules = options.pop("pre_import", None)
     if modules:
         preload = options.get("preload") or []

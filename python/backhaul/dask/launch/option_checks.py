@@ -1,4 +1,4 @@
-"""What the options of ``dask backhaul`` may be: looked at before anything is started.
+"""Checks of the options of ``dask backhaul``, before anything is started.
 
 Dask takes most of them as text, and finds out later that they mean nothing.
 """
@@ -28,7 +28,7 @@ _CERTIFICATES = ("tls_ca_file", "tls_cert", "tls_key")
 
 
 def checked(parameters: Iterable[click.Parameter]) -> list[click.Parameter]:
-    """Have parameters look at what they are given.
+    """Make parameters check their values.
 
     Parameters
     ----------

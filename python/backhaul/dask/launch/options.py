@@ -1,4 +1,4 @@
-"""What users say of a cluster on this machine, sorted by what takes it."""
+"""Options of a cluster on this machine, sorted by the part that takes them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
     Parameters
     ----------
     options : dict
-        What users of Dask's ``LocalCluster`` know, and what `WorkerOptions` has. What is left over
-        is for nannies and workers.
+        Options of Dask's ``LocalCluster``, and those of `WorkerOptions`. Other options
+        are for nannies and workers.
 
     Raises
     ------

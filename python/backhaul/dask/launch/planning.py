@@ -70,7 +70,7 @@ def choose_plan(
     Parameters
     ----------
     machine : Machine
-        What to plan for.
+        The machine to plan for.
     policy : str, optional
         ``per-gpu``, ``per-numa``, ``per-l3`` or ``n``. Without one there are `n_workers` workers,
         or as many as `threads_per_worker` leaves room for, or as many as Dask's ``LocalCluster``
@@ -118,7 +118,7 @@ def specs_that_can_start(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
     plan : Plan
         Of the machine that they will run on.
     options : WorkerOptions
-        What they have in common.
+        Their common options.
 
     Returns
     -------

@@ -42,7 +42,7 @@ async def reach_scheduler(
     address : str
         Where it should be.
     protocol : str
-        What to speak with it, if it does.
+        The protocol to speak with it, if it listens.
     security : Security
         For the connection.
     names : sequence of str
@@ -68,7 +68,7 @@ async def reach_scheduler(
     signalled = asyncio.create_task(wait_for_signals())
     try:
         await asyncio.wait({reaching, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        # A signal that came with the answer is heard of some turns of the loop later.
+        # A signal that came with the answer is handled some turns of the loop later.
         for _ in range(3):
             await asyncio.sleep(0)
         if signalled.done():

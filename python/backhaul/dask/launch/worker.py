@@ -68,7 +68,7 @@ _FILE_S = "60s"
 
 
 class BadArgument(click.ClickException):
-    """What was asked for cannot be."""
+    """An argument that is not possible."""
 
     exit_code = 2
 
@@ -173,7 +173,7 @@ def plan_from_options(
     Returns
     -------
     machine : Machine or None
-        What was planned for; None if the plan was read.
+        The machine of the plan; None if the plan was read.
     plan : Plan
         The plan.
 
@@ -379,7 +379,7 @@ def _pid_file(path: str) -> Iterator[None]:
 
 
 def _parameters() -> list[click.Parameter]:
-    """Those of ``dask worker``, and our own before them."""
+    """List the parameters of ``dask worker``, and Backhaul's before them."""
     theirs = [parameter for parameter in worker_command.params if parameter.name != "version"]
     arguments = [each for each in theirs if isinstance(each, click.Argument)]
     options = [_hidden(each) for each in theirs if each not in arguments]

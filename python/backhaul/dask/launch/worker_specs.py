@@ -28,12 +28,12 @@ Spec = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
-    """What all workers of a cluster have in common, beside what the plan says for each.
+    """Options that all workers of a cluster share, besides those of the plan for each.
 
     Parameters
     ----------
     protocol : str
-        What workers speak to each other, without ``://``.
+        Protocol between workers, without ``://``.
     host : str, optional
         Host or address to listen on.
     interface : str, optional
@@ -88,7 +88,7 @@ def worker_specs(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
     plan : Plan
         Of the machine that they will run on.
     options : WorkerOptions
-        What they have in common.
+        Their common options.
 
     Returns
     -------

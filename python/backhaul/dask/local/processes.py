@@ -25,7 +25,7 @@ __all__ = ["get"]
 
 #: Most processes at once for tasks that ask for less than a CPU
 _BESIDE_MAX = 32
-#: What Dask sets where nobody has, so that hashes of strings are the same in all processes
+#: Seed that Dask sets where none is set, so that hashes of strings are the same in all processes
 _HASH_SEED = "6640"
 
 
@@ -52,8 +52,8 @@ def get(
         As for `dask.multiprocessing.get`, which computes graphs that ask for nothing. Where tasks
         ask for something each is sent alone, and where annotations say it none are fused.
     resources : mapping, optional
-        What all processes have together, as for `backhaul.dask.threaded.get`. ``CPU`` is 1 for each
-        process unless it is there; tasks that ask for no CPU get up to 32 processes more.
+        Resources of all processes together, as for `backhaul.dask.threaded.get`. ``CPU`` is 1 for
+        each process unless it is there; tasks that ask for no CPU get up to 32 processes more.
 
     Returns
     -------
@@ -134,7 +134,7 @@ class _Packed(bytes):
 
 
 class _Packing:
-    """What `dask.local.get_async` calls with each task and its data, here, and there with results.
+    """Function that `dask.local.get_async` calls, here with tasks and data, there with results.
 
     Parameters
     ----------

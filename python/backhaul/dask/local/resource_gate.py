@@ -2,7 +2,7 @@
 
 `dask.local.get_async` hands each ready task to ``submit``. A `Gate` stands there in the place of a
 pool: it takes all of them, and gives each to a thread or a process once it holds what it asks for,
-on the thread that has just given something back. A graph in which nobody asks for anything never
+on the thread that has just given something back. A graph without requests never
 comes here.
 """
 
@@ -104,7 +104,7 @@ def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
 
 
 class _Outcome:
-    """What `dask.local.get_async` asks of a future: a callback, and then the result.
+    """Future for `dask.local.get_async`: a callback, and then the result.
 
     One of ``concurrent.futures`` has a condition of its own, which would cost more than all else
     that is done here for a task.
@@ -125,7 +125,7 @@ class _Outcome:
         self._error: BaseException | None = None
 
     def add_done_callback(self, callback: Callable[[_Outcome], object]) -> None:
-        """Have a callback called once it is done."""
+        """Call a callback once it is done."""
         with self._lock:
             if not self._is_done:
                 self._callback = callback
@@ -174,7 +174,7 @@ class _Queue:
     Parameters
     ----------
     needs : Needs
-        What that is.
+        The request.
     """
 
     __slots__ = ("heap", "is_blocked", "needs", "request")
@@ -196,14 +196,14 @@ class _Queue:
 
 
 class Gate(Executor):
-    """What `dask.local.get_async` takes for a pool.
+    """Pool for `dask.local.get_async`.
 
     Parameters
     ----------
     declared : mapping
-        What there is, see `declared_for`.
+        The declared resources, see `declared_for`.
     needs : mapping
-        What tasks ask for, by key.
+        Requests of tasks, by key.
     pool : Executor
         Runs what is let through; it must have room for all that may run at once.
     in_threads : bool
@@ -242,7 +242,7 @@ class Gate(Executor):
         )
         #: Whether some could take what others wait for, so that turns are counted
         self._contends = False
-        #: Whether somebody may ask on which units results were made
+        #: Whether a task may prefer the units on which its inputs were made
         self._prefers = needs_in is not None
         #: These units, by key
         self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
@@ -337,14 +337,14 @@ class Gate(Executor):
         if number is None:
             queue.is_blocked = True
             if self._contends:
-                # Whoever comes next is past it: the newest come first here.
+                # Later requests overtake it: the newest come first here.
                 self._turns.refused(queue, 0)
             return None
         if self._contends:
             is_kept = queue is self._turns.kept
             self._turns.granted(queue, 1)
             if is_kept:
-                # What was kept and is not taken is for all again.
+                # Units that were reserved and not taken are for all again.
                 self._unblock()
         held = self._pools.held(number)
         held.pop(CPU, None)
@@ -355,7 +355,7 @@ class Gate(Executor):
             queue.is_blocked = False
 
     def _inputs(self, dependencies: Iterable[Any]) -> dict[str, list[tuple[int, float]]]:
-        """List what inputs ran on; nobody knows their sizes, so each counts alike."""
+        """List the units of the inputs; their sizes are unknown, so each counts alike."""
         inputs: dict[str, list[tuple[int, float]]] = {}
         for key in dependencies:
             for name, units in self._made_on.get(key, {}).items():
@@ -396,14 +396,14 @@ class Gate(Executor):
         waiting.future.end(None if error is not None else ended.result(), error)
 
     def _give_back(self, key: Any, lease: Lease) -> None:
-        """Have back what a task held."""
+        """Take back the units of a task."""
         lease.is_over = True
         self._pools.give_back(lease.number)
         if self._prefers and (units := lease.units):
             self._made_on[key] = units
 
     def _go_on(self, waiting: _Waiting, lease: Lease) -> list[tuple[_Waiting, Lease]]:
-        """Have back what a task held, and take out what may run for it."""
+        """Take back the units of a task, and take out the tasks that may run on them."""
         with self._lock:
             self._give_back(waiting.key, lease)
             self._unblock()

@@ -29,7 +29,7 @@ def get(
     dsk, keys, **kwargs
         As for `dask.local.get_sync`, which computes graphs that ask for nothing.
     resources : mapping, optional
-        What there is, as for `backhaul.dask.threaded.get`. A task may ask for any number of CPUs:
+        The resources, as for `backhaul.dask.threaded.get`. A task may ask for any number of CPUs:
         it runs alone.
 
     Returns
@@ -55,7 +55,7 @@ def get(
 
 
 class _Ended:
-    """What `dask.local.get_async` asks of a future, of a task that has run."""
+    """Future for `dask.local.get_async`, of a task that has run."""
 
     __slots__ = ("_error", "_value")
 
@@ -80,7 +80,7 @@ class _OneAfterAnother(Gate):
     def __init__(self, declared: Declared, needs: Mapping[Any, Needs]) -> None:
         # It gives nothing to the pool.
         super().__init__(declared, needs, self)
-        #: What tasks hold that ask for something, without an affinity: each time the same
+        #: Leases of tasks with a request, without an affinity: each time the same
         self._held: dict[Needs, dict[str, Any]] = {}
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ class _OneAfterAnother(Gate):
             return _Ended(None, error)
 
     def _lease(self, queue: Any, task_info: Any) -> Lease:
-        """Say what a task holds while it runs; all is free, so nobody has to know of it."""
+        """Return the lease of a task while it runs; all is free, so no other task is concerned."""
         needs = queue.needs
         held = self._held.get(needs)
         if held is None:

@@ -36,8 +36,8 @@ def get(
     dsk, keys, cache, num_workers, pool, **kwargs
         As for `dask.threaded.get`, which computes graphs that ask for nothing.
     resources : mapping, optional
-        What there is, like ``{"GPU": [[0, 1], [2, 3]], "MEMORY": 64e9}``; by default what the
-        key ``backhaul.resources`` says. ``CPU`` is the number of threads unless it is there; tasks
+        The resources, like ``{"GPU": [[0, 1], [2, 3]], "MEMORY": 64e9}``; by default the value of
+        the key ``backhaul.resources``. ``CPU`` is the number of threads unless it is there; tasks
         that ask for no CPU get threads of their own.
 
     Returns
@@ -69,6 +69,6 @@ def get(
 def _threads() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
-        # It starts a thread when none is idle, so it has as many as ever ran at once.
+        # It starts a thread when none is idle, so it has as many as once ran together.
         _pool = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="backhaul-threaded")
     return _pool

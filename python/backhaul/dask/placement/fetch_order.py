@@ -2,7 +2,7 @@
 
 Dask prefers workers of the same host, and among them any. Where links differ it matters which one:
 between GPUs of one host, or behind NICs of different speed. A scheduler that places by links tells
-its workers what has been measured of theirs (`link_messages`); a worker that nobody has told does
+its workers the measured links to them (`link_messages`); a worker without such a message fetches
 as Dask does.
 """
 
@@ -41,12 +41,12 @@ SecondsPerByte: TypeAlias = Callable[[str], float]
 
 _Peers: TypeAlias = Iterator[tuple[str, HeapSet[Any]]]
 
-#: What is known of the links of each worker of this process, by its address
+#: Links of each worker of this process, by its address
 _links: dict[str, SecondsPerByte] = {}
 
 
 def set_links(address: str, seconds_per_byte: SecondsPerByte) -> None:
-    """Have a worker of this process fetch from where data comes fastest.
+    """Make a worker of this process fetch from where data comes fastest.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def set_links(address: str, seconds_per_byte: SecondsPerByte) -> None:
 
 
 def forget_links(address: str) -> None:
-    """Have a worker fetch as Dask does again."""
+    """Make a worker fetch as Dask does again."""
     _links.pop(address, None)
 
 
@@ -69,7 +69,7 @@ def knows_links(address: str) -> bool:
 
 
 def install(worker: Worker) -> None:
-    """Have a worker listen to what its scheduler says of links; again costs nothing."""
+    """Make a worker use the scheduler's reports of links; again costs nothing."""
     if LINK_NEWS.item not in worker.stream_handlers:
         LINK_NEWS.install(worker.stream_handlers, _Listener(worker))
 
@@ -80,7 +80,7 @@ def hears_of_links(worker: Worker) -> bool:
 
 
 class ToldLinks:
-    """What a scheduler has told a worker of the links to it.
+    """Links to a worker, as the scheduler has reported them.
 
     Parameters
     ----------
@@ -177,5 +177,5 @@ def _select(state: WorkerStateMachine, seconds_per_byte: SecondsPerByte) -> _Pee
 def _entry(
     state: WorkerStateMachine, address: str, tasks: HeapSet[Any], per_byte: float
 ) -> tuple[Any, float, int, float, str]:
-    """Order by priority, then by link, then by how much is to be had there, then at random."""
+    """Order by priority, then by link, then by how much is available there, then at random."""
     return tasks.peek().priority, per_byte, -len(tasks), state.rng.random(), address

@@ -1,8 +1,8 @@
-"""What a scheduler tells its workers of their links, for them to fetch from the nearest holder.
+"""Messages of a scheduler about links, so that workers fetch from the nearest holder.
 
 Receivers measure, and the scheduler puts together what all receivers of a host have seen
-(`LinkAccount`). A worker that has just reported is told what became of that: one figure for each
-host, and one for each worker of its own host that it has met. Nothing is sent that it knows.
+(`LinkAccount`). A worker that has just reported gets the result: one figure for each
+host, and one for each worker of its own host that it has met. Nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["HOSTS_MAX", "PEERS_MAX", "LinkNews", "link_class"]
 
 #: Of more hosts nothing is said: each is asked about for each worker
 HOSTS_MAX = 128
-#: Most workers of its own host that one is told of
+#: Most workers of its own host whose links are sent to a worker
 PEERS_MAX = 64
 
-#: What is asked about: a chunk, in bytes
+#: Size for which links are compared: a chunk, in bytes
 _NBYTES = 16 << 20
 
 #: Between two messages to one worker, in seconds
@@ -43,7 +43,7 @@ class LinkNews:
     scheduler : distributed.Scheduler
         The scheduler.
     account : LinkAccount
-        What it knows of links.
+        The scheduler's table of links.
     clock : callable, optional
         Seconds that never go back.
     """
@@ -58,7 +58,7 @@ class LinkNews:
         self._scheduler = scheduler
         self._account = account
         self._clock = clock
-        #: By address of the worker: what it was told, and when it may be told again
+        #: By address of the worker: the last message, and when the next may follow
         self._told: dict[str, tuple[Any, float]] = {}
 
     def tell(self, receiver: str, workers: Mapping[str, Sequence[str]]) -> bool:

@@ -1,4 +1,4 @@
-"""What placement is told of links: how fast they are between hosts, as was measured.
+"""Measured links for placement: how fast they are between hosts.
 
 Placement sees a link as the NICs of two hosts and what one flow between them gets. The table of
 links answers for two workers; here it is asked about one pair of workers for each pair of hosts,
@@ -19,7 +19,7 @@ __all__ = ["HOSTS_MAX", "LearnedLinks"]
 #: Between more hosts, links are taken as they usually are: each pair is asked about
 HOSTS_MAX = 128
 
-#: What is asked about: a chunk, in bytes
+#: Size for which links are compared: a chunk, in bytes
 _NBYTES = 16 << 20
 
 #: Between two looks, in seconds

@@ -2,8 +2,8 @@
 
 Dask places a task on a worker that holds one of its inputs, by one bandwidth for all links. Here
 each edge has its own, bytes that are already promised count as a queue, and idle workers beside the
-holders are asked, too. What decides is in Rust (``crates/placement/src/cost``); it keeps a mirror
-of what each worker has been promised, which the functions below feed from the three places where
+holders are asked, too. The decision is in Rust (``crates/placement/src/cost``), which keeps a
+mirror of the promises to each worker, which the functions below feed from the three places where
 Dask keeps its own account of that. ``docs/design/placement.md`` has the model and what it costs.
 """
 
@@ -32,13 +32,13 @@ __all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need
 #: moved for a small gain. Found in simulation, see ``docs/design/placement.md``.
 BETA = 3.0
 
-#: The same where one pair of workers has a link for itself: its bytes are in nobody else's way
+#: The same where one pair of workers has a link for itself: its bytes are in no other flow's way
 BETA_PRIVATE = 1.5
 
-#: What is told of needs and results: one for each open scheduler of this process that has one
+#: Placements that get needs and results: one for each open scheduler of this process that has one
 _placements: list[LinkPlacement] = []
 
-#: What is known of links: numbers of sender and receiver, edges, latency in seconds
+#: Routes of links: numbers of sender and receiver, edges, latency in seconds
 _Routes = Iterable[tuple[int, int, Sequence[int], float]]
 
 
@@ -56,7 +56,7 @@ def install(scheduler: Scheduler) -> LinkPlacement | None:
     Returns
     -------
     LinkPlacement or None
-        What is in force now.
+        The placement that is in force now.
 
     Raises
     ------
@@ -98,14 +98,14 @@ class LinkPlacement(SchedulerPlugin):
         self._by_host: dict[str, list[str]] = {}
         self.roots = RootPlan(scheduler, self.mirror)
         self._account = account_of(scheduler)
-        #: What links have turned out to be; None if the scheduler keeps no account of them
+        #: Measured links; None if the scheduler keeps no account of them
         self.learned: LearnedLinks | None = None
-        #: What workers are told of that
+        #: Messages to workers about these links
         self.news: LinkNews | None = None
         if self._account is not None:
             self.learned = LearnedLinks(self._account.links, self.mirror.set_hosts)
             self.news = LinkNews(scheduler, self._account.links)
-        #: What requests for data take
+        #: Latencies of requests for data
         self.fetch_times = FetchTimes()
         self._replaced: list[Replacement] = []
         self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
@@ -178,7 +178,7 @@ class LinkPlacement(SchedulerPlugin):
             self.learned.refresh(self.hosts, self._by_host)
 
     def hear(self, address: str, report: Report) -> None:
-        """Take note that a worker has told of its links, and tell it what others have."""
+        """Record a worker's report of its links, and send it those of others."""
         self.learn()
         self.fetch_times.tell(address, report.get("request_s"))
         if (request_s := self.fetch_times.request_s) is not None:
@@ -221,7 +221,7 @@ class LinkPlacement(SchedulerPlugin):
         costs = self.mirror.transfer(ts, ws)
         return self._upstream_cost(ts, ws) if costs is None else costs[1]
 
-    # What the scheduler tells its plugins
+    # Callbacks of a scheduler's plugin
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Take a worker in."""

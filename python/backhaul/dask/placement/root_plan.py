@@ -1,7 +1,7 @@
 """Where the root tasks of a graph run, planned when the graph comes.
 
-Dask gives each root to whoever has a free thread, so results that are combined later are made
-wherever. `RootPlan` says for each root which worker is to run it, by a partition of the graph
+Dask gives each root to any worker with a free thread, so results that are combined later are made
+anywhere. `RootPlan` says for each root which worker is to run it, by a partition of the graph
 (``crates/placement/src/roots``), as a hint: a worker with a free thread takes the roots that were
 planned for it first, and when there are none left, those of the worker that has most. No root
 waits for a worker that is busy while another one is idle.
@@ -30,7 +30,7 @@ PREFIXES_MAX = 10_000
 #: How much the size of one result counts
 _WEIGHT = 1 / 8
 
-#: States of a root that nobody has been given
+#: States of a root that has not been assigned
 _BEFORE = frozenset({"released", "waiting", "queued"})
 
 
@@ -42,7 +42,7 @@ class RootPlan:
     scheduler : distributed.Scheduler
         The scheduler.
     mirror : backhaul._native.Placement
-        What it knows of workers and links.
+        The knowledge of workers and links.
     """
 
     def __init__(self, scheduler: Scheduler, mirror: _native.Placement) -> None:
@@ -51,7 +51,7 @@ class RootPlan:
         #: Numbers of the workers in the mirror
         self.numbers: dict[WorkerState, int] = {}
         self.states: dict[int, WorkerState] = {}
-        #: Who is to run what has not been given out, by key
+        #: The worker that is to run each unassigned root, by key
         self.hints: OrderedDict[Any, WorkerState] = OrderedDict()
         #: The same by worker, in order; some of it may have been given out meanwhile
         self.own: dict[WorkerState, deque[TaskState]] = {}
@@ -102,7 +102,7 @@ class RootPlan:
         self.hints.clear()
         self.own.clear()
 
-    # What is told
+    # Events of workers
 
     def add_worker(self, ws: WorkerState, number: int) -> None:
         """Take a worker in; it has no roots of its own in the plans that there are."""
@@ -110,7 +110,7 @@ class RootPlan:
         self.states[number] = ws
 
     def remove_worker(self, ws: WorkerState) -> None:
-        """Forget a worker: its roots go to whoever is free."""
+        """Forget a worker: its roots go to any free worker."""
         number = self.numbers.pop(ws, None)
         if number is not None:
             del self.states[number]
@@ -219,7 +219,7 @@ class RootPlan:
         if hint is None or hint not in self.scheduler.running:
             return None
         chosen = self._free_worker(ts)
-        # Who has more slots than threads is not idle: it would run no sooner there than at home.
+        # A worker with more slots than threads is not idle: the task would start no sooner there.
         if chosen is None or len(chosen.processing) >= chosen.nthreads:
             chosen = hint
         self.give(ts)
@@ -256,7 +256,7 @@ class RootPlan:
         Returns
         -------
         distributed.scheduler.TaskState or None
-            None if there is nothing for it. Whoever sends it says so with `give`.
+            None if there is nothing for it. The caller that sends the task calls `give`.
         """
         queued = self.scheduler.queued
         if not queued:
@@ -266,8 +266,8 @@ class RootPlan:
         if front.key not in self.hints and (own is None or _first(front, own)):
             return front
         if own is None and of_others:
-            # What the worker with most to do comes to last is missed least, and what is combined
-            # with it comes last, too.
+            # The last roots of the worker with most to do are missed least, and their partners come
+            # last, too.
             while self.own:
                 richest = max(self.own, key=lambda other: len(self.own[other]))
                 own = self._end(richest, -1)
@@ -277,7 +277,7 @@ class RootPlan:
         return own
 
     def give(self, ts: TaskState) -> None:
-        """Note that a task is sent to somebody."""
+        """Note that a task is sent to a worker."""
         self.hints.pop(ts.key, None)
 
     def _free_worker(self, ts: TaskState) -> WorkerState | None:
@@ -286,13 +286,13 @@ class RootPlan:
         hint = self.hints[ts.key]
         if hint in idle:
             return hint
-        # Nobody waits for a busy worker while one has nothing of its own to do.
+        # No task waits for a busy worker while another worker has no roots of its own.
         return next((ws for ws in idle if not self._has_own(ws)), None)
 
     def _forget_lost(self, touched: Iterable[Any]) -> None:
-        """Drop hints of tasks that were cancelled before anybody asked for them.
+        """Drop hints of tasks that were cancelled before they were requested.
 
-        What a graph touches that has not begun is planned anew, or has come since.
+        Tasks of a graph that have not begun are planned anew, or have come since.
         """
         if self.hints:
             tasks = self.scheduler.tasks

@@ -1,4 +1,4 @@
-"""What a worker has, as users say it: in code, on the command line, in the configuration.
+"""Resources of a worker, as users declare them: in code, on the command line, in the configuration.
 
 Three ways of saying it mean ids: a whole number counts them from zero, ``[0, 1]`` names them, and
 ``[[0, 1], [2, 3]]`` puts them into groups that belong together. A float is an amount, of bytes for
@@ -20,7 +20,7 @@ __all__ = ["ALL", "IDS_MAX", "Declared", "checked", "groups_of", "parse", "total
 #: By name: ids in groups, or an amount, or a whole number of units, or all that there are
 Declared: TypeAlias = "dict[str, float | str | list[int] | list[list[int]]]"
 
-#: What stands for all units of the machine that a process may use
+#: Declares all units of the machine that a process may use
 ALL: Final = "all"
 #: A whole number above this is an amount
 IDS_MAX: Final = 4096

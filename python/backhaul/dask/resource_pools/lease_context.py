@@ -23,11 +23,11 @@ def holding(worker: Worker, key: Any, lease: Lease) -> Iterator[str]:
     Parameters
     ----------
     worker : distributed.Worker
-        Who lends.
+        The worker that lends.
     key : key
         Of a task that is about to be executed.
     lease : Lease
-        What it holds.
+        The units that the task holds.
 
     Yields
     ------
@@ -53,7 +53,7 @@ def holding_nothing() -> Iterator[None]:
 
 
 def send_beside(worker: Worker, key: Any, executor_name: str) -> None:
-    """Have `Worker.execute` run a task in the pool that `holding` said."""
+    """Make `Worker.execute` run a task in the pool that `holding` returned."""
     task_state = worker.state.tasks[key]
     if executor_name == BESIDE:
         task_state.annotations = {**(task_state.annotations or {}), "executor": BESIDE}

@@ -1,4 +1,4 @@
-"""What the task that runs here holds: which GPU is its own, and how much of what.
+"""Lease of the task that runs here: which GPU is its own, and how much of which resource.
 
 A worker, or a local scheduler, lends units to a task when it begins and puts the lease into a
 context variable; it is there in the thread of the task, and in what copies its context.
@@ -38,12 +38,12 @@ NIC: Final = "NIC"
 
 
 class Lease:
-    """What one task holds.
+    """Units that one task holds.
 
     Parameters
     ----------
     needs : Needs
-        What it asked for.
+        The request.
     number : int
         Of the lease in its pools.
     held : mapping of str to tuple of int or float
@@ -67,7 +67,7 @@ class Lease:
         self.groups = groups
         #: Whether it was given back, as by a task that has seceded
         self.is_over = False
-        #: Whether libraries for GPUs were told
+        #: Whether libraries for GPUs have their current device
         self.has_device = False
         #: CPUs that the thread of the task may use when it has ended, if it may use others now
         self.cpus_before: set[int] | None = None
@@ -149,7 +149,7 @@ def get_resources() -> dict[str, tuple[int, ...] | float]:
 
 
 def take_up(lease: Lease) -> None:
-    """Have what runs in this thread use what a lease holds, until `lay_down`.
+    """Apply a lease to the code that runs in this thread, until `lay_down`.
 
     The first GPU becomes the current device of libraries that are loaded, and the thread, with
     those that it starts, runs on the cores of the lease alone, where it holds any.
@@ -173,7 +173,7 @@ def lay_down(lease: Lease) -> None:
 
 
 def set_current_device(lease: Lease) -> None:
-    """Have libraries for GPUs use the first GPU of a lease in this thread, where they are loaded.
+    """Make libraries for GPUs use the first GPU of a lease in this thread, where they are loaded.
 
     An id is the number of a device of this process. Where there are more ids than devices, and as
     many groups as devices, several ids stand for one device, and the number of the group is that of

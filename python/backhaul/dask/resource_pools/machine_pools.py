@@ -1,10 +1,10 @@
 """Pools of a worker that its machine knows: GPUs, cores and NICs, and which are near to each other.
 
-What the ids of three pools mean is the machine's to say. ``GPU``: numbers of devices as this
+The machine defines the ids of three pools. ``GPU``: numbers of devices as this
 process sees them. ``CORE``: CPUs, as the kernel numbers them. ``NIC``: network interfaces that are
 up, Ethernet or InfiniBand, numbered in the order of ``backhaul topology``; RDMA devices on a
-machine that tells of no such interface. A worker that has two of them lends units that are near to
-each other, and one that is said to have ``"all"`` of one has what this process may use.
+machine without such an interface. A worker that has two of them lends units that are near to
+each other, and one that declares ``"all"`` of one has the units that this process may use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def resolved(declared: Declared, *, look: Callable[[], Machine] = discover) -> D
     declared : mapping
         As `backhaul.dask.resource_pools.declarations.checked` returns it.
     look : callable
-        Tells of the machine; called only if there is such a pool.
+        Describes the machine; called only if there is such a pool.
 
     Returns
     -------
@@ -67,9 +67,9 @@ def coupled_here(declared: Declared, *, look: Callable[[], Machine] = discover) 
     Parameters
     ----------
     declared : mapping
-        What it has, with ids.
+        Its resources, with ids.
     look : callable
-        Tells of the machine; called only if two pools that it knows are declared by ids, or
+        Describes the machine; called only if two pools that it knows are declared by ids, or
         several GPUs are.
     """
     ids = _ids(declared)
@@ -87,7 +87,7 @@ def coupled_by(machine: Machine, declared: Declared, gpus: Sequence[Gpu]) -> Cou
     machine : Machine
         Where it runs.
     declared : mapping
-        What it has, with ids. Ids that the machine has not are near to nothing.
+        Its resources, with ids. Ids that the machine does not have are near to nothing.
     gpus : sequence of Gpu
         GPUs in the order in which the process numbers them.
 

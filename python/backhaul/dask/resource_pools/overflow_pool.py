@@ -1,7 +1,7 @@
 """Threads for tasks that take less than one: beside those of a worker, as many as are needed.
 
-A worker's own pool has a thread for each task that takes one, and no more. What asks for no CPU, as
-it waits for a GPU or a disk, runs here.
+A worker's own pool has a thread for each task that takes one, and no more. Tasks that ask for no
+CPU, because they wait for a GPU or a disk, run here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
             1, thread_name_prefix="Dask-Backhaul-Beside"
         )
         self._rejoin_lock: Any = RejoinLock(self._rejoin_lock)
-        #: Threads that were told to leave, and have not; changed, with their set, under the lock
+        #: Threads that have to leave, and have not; changed, with their set, under the lock
         self._leaving = 0
         self._leaving_lock = threading.Lock()
 
     def grow(self, tasks: int) -> None:
-        """Have a thread for each of so many tasks, once they are submitted."""
+        """Allow a thread for each of so many tasks, once they are submitted."""
         with self._leaving_lock:
-            # Those that were told to leave count as threads until they have, and run nothing more.
+            # Threads that have to leave count until they have, and run nothing more.
             threads = tasks + self._leaving
         if threads > self._max_workers:
             self._max_workers = threads

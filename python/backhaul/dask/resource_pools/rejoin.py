@@ -1,9 +1,10 @@
 """A task that has seceded, and rejoins: it holds again what it asks for, and then gets a thread.
 
-Dask's ``rejoin`` waits for a thread of the pool. What a task has given back by ``secede`` is lent
-to others meanwhile, so it has to be waited for too, and before: who waits for a lease must not keep
-a thread from those that hold it. Programs have ``rejoin`` by name already, and Dask calls it where
-a task computes another graph; all of them take a lock of the pool first, which is where we stand.
+Dask's ``rejoin`` waits for a thread of the pool. Units that a task has returned by ``secede`` are
+lent to others meanwhile, so a task waits for them too, and before: a task that waits for a lease
+must not keep a thread from those that hold it. Programs have ``rejoin`` by name already, and Dask
+calls it where a task computes another graph; all of them take a lock of the pool first, which is
+where we stand.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RejoinLock:
         # Threads of the pool come here, too, between two tasks.
         if not pool_thread_state.proceed:
             lease = current_lease.get()
-            # It need not be over yet: the event loop may still have to hear of the secede.
+            # It need not be over yet: the event loop may still have to handle the secede.
             if lease is not None:
                 _take_again(lease)
         return bool(self._lock.__enter__())

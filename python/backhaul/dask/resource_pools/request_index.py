@@ -1,4 +1,4 @@
-"""What the tasks of a scheduler ask for: read as graphs arrive, and looked up when it counts."""
+"""Requests of a scheduler's tasks: read as graphs arrive, and looked up when needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backhaul.dask.serialize.pickled_task import KeptSpec
 
 __all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted", "forget_refused"]
 
-#: What each task asks for, besides, that takes no thread; each worker has so many of it
+#: Additional request of each task that takes no thread; each worker has so many of it
 BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
 
 
@@ -32,7 +32,7 @@ class Asked:
     Parameters
     ----------
     needs : Needs
-        What is asked for.
+        The request.
     signature : int
         Its number in the places.
     """
@@ -42,16 +42,16 @@ class Asked:
 
     @property
     def is_beside(self) -> bool:
-        """Whether it takes less than a thread."""
+        """Return whether it takes less than a thread."""
         return self.needs.cpu < 1
 
 
 class Wanted(NamedTuple):
-    """What a new task asks for, as it is put where its scheduler and its worker look."""
+    """Request of a new task, as it is put where its scheduler and its worker look."""
 
     #: Amounts by name; what Dask calls its resource restrictions
     restrictions: dict[str, float]
-    #: What its annotations carry to its worker, if anything
+    #: Annotations that carry the request to its worker, if anything
     carried: dict[str, Any] | None
     #: Whether it asks for anything but one thread
     asks: bool
@@ -80,7 +80,7 @@ class AskedTasks:
         ts : TaskState
             A new task, with its annotations.
         found : Needs or None
-            What its functions ask for.
+            The request of its functions.
         declares_cpu : bool
             Whether a worker has ``CPU`` as a resource of Dask's, which it then is.
 
@@ -115,7 +115,7 @@ class AskedTasks:
         annotations : mapping
             All of the task's.
         amounts : mapping of str to float
-            What they say of resources.
+            Resources that the annotations name.
         found, declares_cpu
             As for `note`.
 
@@ -127,7 +127,7 @@ class AskedTasks:
         annotated = dict(amounts)
         theirs = annotated.pop(CPU, None) if declares_cpu else None
         if theirs is not None:
-            # What can be asked for nowhere is its client's error at once.
+            # A request that no worker can meet is an error of the client, immediately.
             Needs({DECLARED_CPU: theirs})
         if not annotated and theirs is not None and found is None:
             return None
@@ -160,8 +160,9 @@ class AskedTasks:
         asked = self._asked.get(found)
         if asked is None:
             amounts = apart_from_threads(dict(found[0]))
-            # Several threads are a restriction, too: not every worker has them. What takes none is
-            # counted, so that a worker is not sent more than it could ever run at once.
+            # Several threads are a restriction, too: not every worker has them. Tasks without a
+            # thread are counted, so that a worker is not sent more than it could ever run at the
+            # same time.
             request = amounts if cpu == 1 else {**amounts, CPU: cpu}
             if not cpu:
                 request = {**request, **BESIDE_TASKS}
@@ -194,7 +195,7 @@ class AskedTasks:
 
 
 def forget_refused(scheduler: Any, tasks: Iterable[TaskState]) -> None:
-    """Let go of tasks whose graph is refused: nobody wants them yet, and nobody ever would."""
+    """Forget tasks whose graph is refused: no client wants them, and none ever would."""
     ends = {
         ts.key: "forgotten"
         for ts in tasks

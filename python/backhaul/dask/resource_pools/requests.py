@@ -1,4 +1,4 @@
-"""What tasks ask for: the decorator `resources`, and how it is found again in a graph.
+"""Requests of tasks: the decorator `resources`, and how requests are found again in a graph.
 
 A function says by an attribute what each of its calls needs. Annotations are lost when tasks are
 fused (dask/dask#7036); an attribute travels with the function, through fusion, graphs that are
@@ -33,7 +33,7 @@ __all__ = [
 
 #: Name of the resource that every task asks for unless it says otherwise: a thread of its worker
 CPU: Final = "CPU"
-#: What we call the resource that Dask knows by that name, of a worker that declares it: no thread
+#: Backhaul's name of the resource ``CPU`` of Dask, of a worker that declares it: no thread
 DECLARED_CPU: Final = "declared CPU"
 #: Under this name a function has what its calls ask for
 ATTRIBUTE: Final = "backhaul_resources"
@@ -60,7 +60,7 @@ def apart_from_threads(by_name: Mapping[str, _Value]) -> dict[str, _Value]:
 
 
 class Needs:
-    """What each call of a function asks for; immutable, and equal to what asks for the same.
+    """Request of each call of a function; immutable, and equal to an equal request.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def needs_of(spec: Any) -> Needs | None:
     Parameters
     ----------
     spec : GraphNode, function or tuple
-        What a graph has for the task; fused, nested and partial functions are looked into, closures
+        The graph's value for the task; fused, nested and partial functions are inspected, closures
         are not.
 
     Returns
@@ -232,7 +232,7 @@ def needs_of(spec: Any) -> Needs | None:
     return found
 
 
-#: What holds no function that could ask
+#: Classes of values that hold no function with a request
 _PLAIN = frozenset(
     {bool, bytes, complex, float, int, str, slice, type(None), BuiltinFunctionType, type}
 )

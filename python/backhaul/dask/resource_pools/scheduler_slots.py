@@ -4,10 +4,10 @@ Dask looks at what workers have, never at what is in use, and sends every such t
 (dask/distributed#6467). Here each distinct request has a ranking of the workers that can meet it,
 by what is spoken for there (`ResourcePlaces`), so that a choice does not look at each. A worker
 gets as many tasks as it can run, and as many again to go on with; the rest stays here until there
-is room, in the state ``no-worker``. What takes no thread does not count against the threads of a
+is room, in the state ``no-worker``. Tasks without a thread do not count against the threads of a
 worker either: such a task is one of its ``long_running`` from the beginning.
 
-Nothing but the annotations of new tasks is looked at before somebody asks for a resource.
+Nothing but the annotations of new tasks is read before a task asks for a resource.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 def install(scheduler: Scheduler) -> bool:
-    """Have a scheduler heed what tasks ask for; again costs nothing.
+    """Make a scheduler heed requests of tasks; again costs nothing.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
 
 
 class SchedulerSlots:
-    """What tasks of one scheduler ask for, and which workers have it.
+    """Requests of one scheduler's tasks, and the workers that can meet them.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class SchedulerSlots:
         self.beside_max = beside_max
         self.places = ResourcePlaces()
         self.asked = AskedTasks(self.places)
-        #: Whether anybody has asked for a resource yet
+        #: Whether a task has asked for a resource yet
         self.is_active = False
         #: Tasks that were sent to a worker: their request, and the number of the worker
         self.booked: dict[TaskState, tuple[Asked, int]] = {}
@@ -145,7 +145,7 @@ class SchedulerSlots:
         ADD_RESOURCES.install(self.scheduler, self.add_resources)
         SET_RESOURCES_HANDLER.install(self.scheduler.handlers, self.add_resources)
 
-    # What tasks ask for
+    # Requests of tasks
 
     def apply_annotations(
         self,
@@ -158,7 +158,7 @@ class SchedulerSlots:
         Raises
         ------
         ConfigError
-            If something cannot be asked for; the client hears of it.
+            If a request is not possible; the client gets the error.
         """
         tasks = list(tasks)
         with_annotations = self._upstream_apply(
@@ -189,7 +189,7 @@ class SchedulerSlots:
 
     @property
     def declares_cpu(self) -> bool:
-        """Whether a worker has ``CPU`` as a resource of Dask's, which it then is."""
+        """Return whether a worker has ``CPU`` as a resource of Dask's, which it then is."""
         return bool(self.scheduler.resources.get(CPU))
 
     def _note(self, ts: TaskState, found: Needs | None) -> None:
@@ -202,7 +202,7 @@ class SchedulerSlots:
             return False
         return bool(self._upstream_is_rootish(ts))
 
-    # Who has what
+    # Resources of workers
 
     def add_resources(self, worker: str, resources: dict[str, float] | None = None) -> str:
         """Note what a worker has; what is in use stays in use."""
@@ -324,7 +324,7 @@ class SchedulerSlots:
         return ws
 
     def _read_again(self, ts: TaskState) -> None:
-        """Have ``CPU`` mean to a task what it means now, where that is a resource of a worker."""
+        """Read the meaning of ``CPU`` for a task again, where that is a resource of a worker."""
         if self.declares_cpu and self.asked.asks_for_threads(ts):
             asked = self.asked.by(ts)
             if asked is not None:
@@ -333,7 +333,7 @@ class SchedulerSlots:
 
     @property
     def _keeps(self) -> bool:
-        """Whether tasks wait here for room.
+        """Return whether tasks wait here for room.
 
         With a timeout for tasks that no worker can run, Dask would fail those that wait: in the
         same state, and for as long as others run.
@@ -341,7 +341,7 @@ class SchedulerSlots:
         return self.scheduler.no_workers_timeout is None
 
     def _candidates(self, ts: TaskState, asked: Asked) -> Iterable[WorkerState]:
-        """Those that hold inputs, and the least loaded one."""
+        """List the workers that hold inputs, and the least loaded one."""
         running = self.scheduler.running
         found = dict.fromkeys(
             ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running
@@ -468,7 +468,7 @@ class SchedulerSlots:
                 is_kept = place[0] == self._turns.kept
                 heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
                 return
-            # It was sent, just now or when a worker joined, or nobody wants it any more.
+            # It was sent, just now or when a worker joined, or no client wants it any more.
             heap.discard(ts)
         del self.waiting[place]
         if not any(place[1]):
@@ -521,7 +521,7 @@ class SchedulerSlots:
             ratio = stealing.steal_time_ratio
 
             def steal_time_ratio(ts: TaskState) -> Any:
-                # They wait here, and go where there is room, before anybody could steal them.
+                # Tasks that wait here go where there is room, before they could be stolen.
                 asked = self.asked.by(ts)
                 is_kept = asked is not None and (self._keeps or asked.is_beside)
                 return (None, None) if is_kept else ratio(ts)
@@ -541,7 +541,7 @@ class SchedulerSlots:
     # While `backhaul.dask.scheduler.core` has the state
 
     def leave(self) -> None:
-        """Let go of tasks that are no more: from now on a core decides."""
+        """Forget tasks that have ended: from now on a core decides."""
         self.waiting.clear()
         self._turns.clear()
         self._kept_worker = None

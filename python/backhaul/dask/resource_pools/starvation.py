@@ -1,4 +1,4 @@
-"""Who has waited long enough while others went past: what it needs is kept for it from then on.
+"""Starvation guard: units are reserved for a request that others have overtaken too often.
 
 A request for much, such as a whole group of GPUs, may find nothing while requests for little take
 each unit as it gets free. Here it is counted how many leases went past each request that waits:
@@ -35,7 +35,7 @@ class Turns(Generic[_K]):
     Attributes
     ----------
     kept : request or None
-        What something is kept for.
+        The request that something is reserved for.
     """
 
     def __init__(

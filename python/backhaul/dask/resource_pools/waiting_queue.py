@@ -18,7 +18,7 @@ __all__ = ["WaitingLine", "named_workers", "place_of"]
 def place_of(ts: TaskState, signature: int) -> tuple[int, tuple[frozenset[str], ...], bool]:
     """Say in which line a task waits: what it asks for, where it may run, if also elsewhere."""
     restrictions = frozenset(ts.worker_restrictions or ()), frozenset(ts.host_restrictions or ())
-    # Those that may run nowhere else are not to be in the way of those that may.
+    # Tasks that may run nowhere else must not block those that may.
     return signature, restrictions, any(restrictions) and bool(ts.loose_restrictions)
 
 

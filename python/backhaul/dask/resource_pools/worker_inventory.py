@@ -1,4 +1,4 @@
-"""What workers have of resources, as their scheduler knows it."""
+"""Resources of workers, as their scheduler knows them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 def reported_by(ws: WorkerState) -> Declared:
     """Say what a worker has: amounts, as Dask knows them, and ids where it has told us of some.
 
-    What is not its threads is called otherwise, if Dask knows it by their name.
+    Units that are no threads have another name, if Dask knows them by the name of threads.
     """
-    # An amount rather than so many units: a worker that is not ours lends it so.
+    # An amount rather than so many units: a worker of Dask's own class lends it so.
     declared: Declared = {name: float(total) for name, total in ws.resources.items()}
     reported = checked(ws.extra.get(STARTUP_INFORMATION.item))
     counted = totals(reported)
@@ -35,7 +35,7 @@ def reported_by(ws: WorkerState) -> Declared:
 def described(ws: WorkerState) -> Declared | None:
     """Say what a worker has, as `ResourcePlaces.set_worker` takes it; None if nothing.
 
-    What makes no sense is said in the log, and is as good as nothing.
+    An invalid declaration is logged, and counts as none.
     """
     try:
         declared = reported_by(ws)

@@ -40,14 +40,14 @@ _ROUNDING = 1e-9
 
 
 class WorkerSlots:
-    """What waits and what runs on one worker, besides plain tasks.
+    """Waiting and running tasks of one worker, besides plain tasks.
 
     Parameters
     ----------
     declared : mapping
-        What the worker has, see `backhaul.dask.resource_pools.declarations`.
+        Resources of the worker, see `backhaul.dask.resource_pools.declarations`.
     couple : callable, optional
-        Tells of what is declared which units are near to each other.
+        Returns which of the declared units are near to each other.
     beside_max : int
         Most tasks at once that take less than a thread.
     executor : BesideThreadPoolExecutor
@@ -74,7 +74,7 @@ class WorkerSlots:
         self.held: dict[Any, Lease] = {}
         #: Units that results in memory were made on, by key
         self.made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
-        #: Tasks that have seceded and ask for a lease again: whom to tell, by key
+        #: Tasks that have seceded and ask for a lease again: their callbacks, by key
         self._returning: dict[Any, tuple[Any, Lease, Callable[[], object]]] = {}
         #: Those of them that have it; to Dask they are not executing
         self._returned: set[Any] = set()
@@ -97,7 +97,7 @@ class WorkerSlots:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are only plain tasks."""
+        """Return whether there are only plain tasks."""
         return not self.held and not self.waiting and not self._returning
 
     def needs_of(self, ts: Any) -> Needs | None:
@@ -137,12 +137,12 @@ class WorkerSlots:
     def start(self, state: Any) -> dict[Any, str]:
         """Take leases for as many ready tasks as there are slots for, in order of priority.
 
-        Those that something is kept for come first: what is free of it is idle until they start.
+        Tasks that units are reserved for come first: free units of these are idle until they start.
 
         Returns
         -------
         dict
-            What is recommended to the state machine.
+            Recommendations for the state machine.
         """
         self._follow(state.total_resources)
         recs: dict[Any, str] = {}
@@ -157,7 +157,7 @@ class WorkerSlots:
             for number, (needs, heap) in enumerate(self.waiting.items())
         ]
         heapq.heapify(heads)
-        #: What idle threads are left to, that are too few
+        #: The request that idle threads are left to, which are too few
         left_to: Needs | None = None
         while True:
             plain = ready.peek_plain() if free >= 1 - _ROUNDING else None
@@ -207,7 +207,7 @@ class WorkerSlots:
         ts : TaskState or None
             The task; None if the worker does not know it any more.
         lease : Lease
-            What it held, which is over.
+            Its earlier lease, which is over.
         tell : callable
             Called when it holds it again, or never will: the lease says so.
         """
@@ -219,8 +219,8 @@ class WorkerSlots:
     def hear_who_asks(self) -> None:
         """Let those go first that have asked to; called by the state machine, for an event.
 
-        It has been told by then which tasks threads have ended, and so which ones they went on
-        with: none of these is to lose its thread to who comes back.
+        The caller has handled before which tasks threads have ended, and so which ones they went on
+        with: none of these may lose its thread to the returning task.
         """
         self._returning.update(self._asking)
         self._asking.clear()
@@ -233,7 +233,7 @@ class WorkerSlots:
             return False
 
     def give_back(self, ts: Any) -> None:
-        """Have back what a task holds; does nothing if it holds nothing."""
+        """Take back the units that a task holds; does nothing if it holds none."""
         lease = self.held.pop(ts.key, None)
         if lease is None:
             return
@@ -258,7 +258,8 @@ class WorkerSlots:
             try:
                 self.pools.is_free(self._request(needs))
             except ValueError:
-                # There is less by now: it would wait for ever, and with it whoever waits for it.
+                # There is less by now: it would wait for ever, and with it every task that waits
+                # for it.
                 del self._returning[key]
                 if needs not in self.waiting:
                     self._turns.left(needs)
@@ -273,7 +274,7 @@ class WorkerSlots:
         return taken
 
     def _follow(self, total: Mapping[str, float]) -> None:
-        """Have what the worker has by now; what is held stays with its holder."""
+        """Adopt the present resources of the worker; units in use stay with their tasks."""
         if total == self._totals:
             return
         changed = {name: units for name, units in total.items() if self._totals.get(name) != units}
@@ -335,7 +336,7 @@ class WorkerSlots:
         try:
             return self.pools.keep_for(self._request(needs))
         except ValueError:
-            # What it asks for is not there any more: nobody waits for it by staying away.
+            # The requested units are not there any more: reserving would help no task.
             return False
 
     def _request(self, needs: Needs) -> ResourceRequest:

@@ -1,8 +1,8 @@
 """A worker of Dask's whose tasks wait in slots: what takes the place of its state machine.
 
-`backhaul.dask.resource_pools.worker_slots` decides; here it is told of all that becomes ready and
-all that ends, by sub-classes of the sets in which Dask's state machine keeps tasks, and one of that
-itself.
+`backhaul.dask.resource_pools.worker_slots` decides; this module reports to it all that becomes
+ready and all that ends, by sub-classes of the sets in which Dask's state machine keeps tasks, and
+one of that itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def install(worker: Worker) -> None:
     """
     limits = resource_limits()
     state = worker.state
-    # A class of somebody else's keeps what it does otherwise.
+    # A class of another package keeps its own behaviour.
     if limits is None or type(state) is not WorkerStateMachine:
         return
     declared = declared_here(state.total_resources)
@@ -108,7 +108,7 @@ def install(worker: Worker) -> None:
 
 
 def give_slots(state: WorkerStateMachine, slots: WorkerSlots) -> None:
-    """Have a state machine, that has no tasks yet, start them by slots."""
+    """Make a state machine, that has no tasks yet, start them by slots."""
     CONSTRAINED_TASKS.install(state, Constrained(slots))
     READY_TASKS.install(state, Ready(slots))
     WORKER_STATE_CLASS.install(state, SlottedWorkerState)
@@ -123,7 +123,7 @@ def declared_here(given: Mapping[str, float]) -> Declared:
     configured = resolved(checked(dask.config.get("backhaul.resources", None)))
     counted = totals(configured)
     own = {name: total for name, total in given.items() if counted.get(name) != total}
-    # Threads of workers are what Dask says; local schedulers are told otherwise.
+    # Dask counts threads of workers; local schedulers may declare another number.
     if CPU not in given:
         configured.pop(CPU, None)
     return checked({**configured, **own})
@@ -280,7 +280,7 @@ class SlottedWorkerState(WorkerStateMachine):
         return super()._handle_event(ev)
 
     def _give_back_early(self, ts: Any) -> None:
-        """Have back what a task holds that goes on without a slot."""
+        """Take back the units of a task that goes on without a slot."""
         if ts.key in self.constrained.slots.held:
             self._release_resources(ts)
             # Given back once: upstream does it again when the task ends.

@@ -176,7 +176,7 @@ LEFT_OUT = {
     ("guides/slurm.md", "SLURMCluster("): "needs dask-jobqueue and Slurm",
     ("guides/gpu.md", "# the other"): "two programs beside one another, which need a GPU",
     ("users/gpu-arrays.md", "cupy.arange"): "two programs, which need a GPU",
-    ("design/live-core.md", "range(10**6)"): "takes a minute; its figures are beside it",
+    ("benchmarks/scheduler.md", "range(10**6)"): "takes a minute; its figures are beside it",
 }
 
 #: Pages that have a test of their own

@@ -29,6 +29,7 @@ __all__ = [
     "LoopReader",
     "Machine",
     "MemoryWatch",
+    "Partitioning",
     "Placement",
     "Plan",
     "Request",
@@ -43,6 +44,7 @@ __all__ = [
     "WorkerCore",
     "__version__",
     "arena_of_numpy_handler",
+    "assemble_pieces",
     "borrowed_bytes",
     "copy_memory",
     "cuda_devices",
@@ -51,6 +53,7 @@ __all__ = [
     "memory_policy",
     "numpy_handler",
     "order",
+    "piece_sizes",
     "plan_roots",
     "process_token",
     "set_default_numpy_handler",
@@ -359,6 +362,99 @@ class MemoryWatch:
 
 def borrowed_bytes() -> int:
     """Bytes of peers' arenas that are mapped in this process."""
+
+_Column = tuple[str, Buffer, Buffer | None, Buffer | None, int]
+
+@final
+class Partitioning:
+    """Assignment of the rows of one input partition to the slots of a block.
+
+    A slot is a wanted output partition. Rows keep their order within a slot. A column is given as
+    its kind (``"bool"``, ``"int8"`` to ``"float64"``, ``"time"`` or ``"text"``), its values, and
+    for text its offsets of eight bytes, its validity bits or None, and the bit of its first row.
+    """
+
+    @staticmethod
+    def by_keys(
+        keys: Sequence[_Column], rows: int, partitions: int, wanted: Sequence[int] | None
+    ) -> Partitioning:
+        """Partition rows by the hash of their keys, as Dask does.
+
+        Parameters
+        ----------
+        keys : sequence of tuple
+            The key columns.
+        rows : int
+            Rows of the input partition.
+        partitions : int
+            Output partitions.
+        wanted : sequence of int or None
+            Output partitions of the slots, ascending; None for all.
+
+        Raises
+        ------
+        ValueError
+            If a key has another number of rows, or is inconsistent.
+        """
+
+    @staticmethod
+    def by_numbers(
+        numbers: Buffer, width: int, rows: int, partitions: int, wanted: Sequence[int] | None
+    ) -> Partitioning:
+        """Partition rows by partition numbers of `width` bytes; drop rows without a valid one.
+
+        The other parameters and the errors are those of `by_keys`.
+        """
+
+    @property
+    def rows(self) -> int:
+        """Rows of the block."""
+
+    def block_bytes(self, columns: Sequence[_Column]) -> int:
+        """Return the size of a block that has these columns."""
+
+    def write_block(self, columns: Sequence[_Column], block: Buffer) -> None:
+        """Write the columns into a block, grouped by slot, without the GIL.
+
+        Raises
+        ------
+        ValueError
+            If a column has another number of rows, or `block` another size than `block_bytes` says.
+        """
+
+def piece_sizes(blocks: Sequence[Buffer], slot: int) -> tuple[int, list[int]]:
+    """Return the rows of one slot in all blocks, and the bytes of text of each column.
+
+    Raises
+    ------
+    ValueError
+        If a block is inconsistent, or the blocks differ in their columns.
+    """
+
+def assemble_pieces(
+    blocks: Sequence[Buffer], slot: int, targets: Sequence[tuple[Buffer, ...]]
+) -> list[int]:
+    """Concatenate the pieces of one slot in the order of the blocks, without the GIL.
+
+    Parameters
+    ----------
+    blocks : sequence of buffer
+        The blocks.
+    slot : int
+        The slot.
+    targets : sequence of tuple of buffer
+        Memory for each column: values, or for text offsets, validity bits and text.
+
+    Returns
+    -------
+    list of int
+        Nulls of each text column; 0 for the others.
+
+    Raises
+    ------
+    ValueError
+        If a block is inconsistent, or a target has another size than `piece_sizes` says.
+    """
 
 def process_token() -> str:
     """Tell what peers know this process by: 32 hexadecimal digits, others after a fork."""

@@ -292,6 +292,95 @@ pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>>
     Ok(Box::new(Pinned::new(view)))
 }
 
+/// Views of Python objects that are released with this value, which is dropped while attached
+struct Views<'py> {
+    py: Python<'py>,
+    views: Vec<View>,
+}
+
+impl<'py> Views<'py> {
+    fn of(py: Python<'py>, objects: &[Bound<'py, PyAny>]) -> PyResult<Self> {
+        let mut found = Self {
+            py,
+            views: Vec::with_capacity(objects.len()),
+        };
+        for object in objects {
+            found.views.push(contiguous(object)?);
+        }
+        Ok(found)
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.views
+            .iter()
+            .filter(|view| view.len() > 0)
+            .map(|view| (view.start().addr(), view.start().addr() + view.len()))
+    }
+}
+
+impl Drop for Views<'_> {
+    fn drop(&mut self) {
+        for view in self.views.drain(..) {
+            view.release(self.py);
+        }
+    }
+}
+
+/// Runs `work` on the memory of Python objects while other threads may run Python
+///
+/// The sources are read and the targets written. `work` decides nothing by bytes that it has read
+/// twice, as Python code may change the sources meanwhile.
+///
+/// # Errors
+///
+/// If an object is no contiguous buffer, or if a target is read-only or overlaps another object.
+pub(crate) fn detached<'py, T: Send>(
+    py: Python<'py>,
+    sources: &[Bound<'py, PyAny>],
+    targets: &[Bound<'py, PyAny>],
+    work: impl FnOnce(&[&[u8]], Vec<&mut [u8]>) -> T + Send,
+) -> PyResult<T> {
+    let read = Views::of(py, sources)?;
+    let written = Views::of(py, targets)?;
+    if let Some(index) = written.views.iter().position(View::is_readonly) {
+        let shown = describe(&targets[index]);
+        return Err(errors::buffer_error(
+            py,
+            format!("cannot write to {shown}: it is read-only"),
+        ));
+    }
+    let mut ranges: Vec<_> = written.ranges().collect();
+    ranges.sort_unstable();
+    let overlaps = |(start, end): (usize, usize)| {
+        let after = ranges.partition_point(|range| range.1 <= start);
+        ranges.get(after).is_some_and(|range| range.0 < end)
+    };
+    if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) || read.ranges().any(overlaps) {
+        let message = "cannot write to memory that another argument shares".to_owned();
+        return Err(errors::buffer_error(py, message));
+    }
+    let sources: Vec<&[u8]> = read
+        .views
+        .iter()
+        .map(|view| match view.len() {
+            0 => &[][..],
+            // SAFETY: the exporter keeps `bytes` contiguous bytes there until `read` is dropped,
+            // after `work`. That no thread writes meanwhile is asked of the caller, as in `Pinned`.
+            bytes => unsafe { std::slice::from_raw_parts(view.start(), bytes) },
+        })
+        .collect();
+    let targets: Vec<&mut [u8]> = written
+        .views
+        .iter()
+        .map(|view| match view.len() {
+            0 => &mut [][..],
+            // SAFETY: as above; the memory is writable and shared with no other slice, as checked.
+            bytes => unsafe { std::slice::from_raw_parts_mut(view.start(), bytes) },
+        })
+        .collect();
+    Ok(py.detach(|| work(&sources, targets)))
+}
+
 /// Whether an object is one buffer, rather than a collection of them
 pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the pointer is that of a live object, which the reference keeps.

@@ -20,6 +20,7 @@ mod device;
 mod dlpack;
 mod endpoint;
 mod errors;
+mod exchange;
 mod listener;
 mod logs;
 mod lookout;
@@ -50,6 +51,8 @@ mod _native {
     use crate::device::{DeviceBuffer, copy_memory, cuda_devices};
     #[pymodule_export]
     use crate::endpoint::Endpoint;
+    #[pymodule_export]
+    use crate::exchange::{Partitioning, assemble_pieces, piece_sizes};
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]

@@ -1,0 +1,215 @@
+//! Kernels of the exchange for Python: converts, and calls `backhaul_exchange` without the GIL
+
+use backhaul_exchange::{
+    Block, Column, ExchangeError, Kind, Partitioning as Assignment, Target, Text, assemble,
+    piece_bytes, piece_rows,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::buffer::detached;
+
+#[doc = stub_doc!("Partitioning")]
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct Partitioning {
+    assignment: Assignment,
+}
+
+#[pymethods]
+impl Partitioning {
+    #[doc = stub_doc!("Partitioning.by_keys")]
+    #[staticmethod]
+    fn by_keys(
+        py: Python<'_>,
+        keys: Vec<RawColumn<'_>>,
+        rows: usize,
+        partitions: usize,
+        wanted: Option<Vec<usize>>,
+    ) -> PyResult<Self> {
+        let (shapes, buffers) = flattened(keys)?;
+        let made = detached(py, &buffers, &[], |sources, _| {
+            let keys = columns_of(&shapes, sources);
+            Assignment::by_keys(&keys, rows, partitions, wanted.as_deref())
+        })?;
+        made.map(|assignment| Self { assignment })
+            .map_err(value_error)
+    }
+
+    #[doc = stub_doc!("Partitioning.by_numbers")]
+    #[staticmethod]
+    fn by_numbers(
+        py: Python<'_>,
+        numbers: Bound<'_, PyAny>,
+        width: usize,
+        rows: usize,
+        partitions: usize,
+        wanted: Option<Vec<usize>>,
+    ) -> PyResult<Self> {
+        let made = detached(py, &[numbers], &[], |sources, _| {
+            Assignment::by_numbers(sources[0], width, rows, partitions, wanted.as_deref())
+        })?;
+        made.map(|assignment| Self { assignment })
+            .map_err(value_error)
+    }
+
+    #[doc = stub_doc!("Partitioning.rows")]
+    #[getter]
+    fn rows(&self) -> usize {
+        self.assignment.rows()
+    }
+
+    #[doc = stub_doc!("Partitioning.block_bytes")]
+    fn block_bytes(&self, py: Python<'_>, columns: Vec<RawColumn<'_>>) -> PyResult<usize> {
+        let (shapes, buffers) = flattened(columns)?;
+        let layout = detached(py, &buffers, &[], |sources, _| {
+            self.assignment.layout(&columns_of(&shapes, sources))
+        })?;
+        layout.map(|layout| layout.bytes()).map_err(value_error)
+    }
+
+    #[doc = stub_doc!("Partitioning.write_block")]
+    fn write_block(
+        &self,
+        py: Python<'_>,
+        columns: Vec<RawColumn<'_>>,
+        block: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (shapes, buffers) = flattened(columns)?;
+        let written = detached(py, &buffers, &[block], |sources, mut targets| {
+            let columns = columns_of(&shapes, sources);
+            let layout = self.assignment.layout(&columns)?;
+            self.assignment.write(&layout, &columns, targets[0])
+        })?;
+        written.map_err(value_error)
+    }
+}
+
+#[doc = stub_doc!("piece_sizes")]
+#[pyfunction]
+pub(crate) fn piece_sizes(
+    py: Python<'_>,
+    blocks: Vec<Bound<'_, PyAny>>,
+    slot: usize,
+) -> PyResult<(usize, Vec<usize>)> {
+    let sizes = detached(py, &blocks, &[], |sources, _| {
+        let blocks = read(sources)?;
+        Ok((piece_rows(&blocks, slot)?, piece_bytes(&blocks, slot)?))
+    })?;
+    sizes.map_err(value_error)
+}
+
+#[doc = stub_doc!("assemble_pieces")]
+#[pyfunction]
+pub(crate) fn assemble_pieces(
+    py: Python<'_>,
+    blocks: Vec<Bound<'_, PyAny>>,
+    slot: usize,
+    targets: Vec<Vec<Bound<'_, PyAny>>>,
+) -> PyResult<Vec<usize>> {
+    let lengths: Vec<_> = targets.iter().map(Vec::len).collect();
+    let targets: Vec<_> = targets.into_iter().flatten().collect();
+    let nulls = detached(py, &blocks, &targets, |sources, targets| {
+        let mut slices = targets.into_iter();
+        let mut next = || slices.next().ok_or(ExchangeError::Mismatch);
+        let mut targets = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            targets.push(match length {
+                1 => Target::Fixed(next()?),
+                3 => Target::Text {
+                    offsets: next()?,
+                    validity: next()?,
+                    bytes: next()?,
+                },
+                _ => return Err(ExchangeError::Mismatch),
+            });
+        }
+        assemble(&read(sources)?, slot, &mut targets)
+    })?;
+    nulls.map_err(value_error)
+}
+
+/// A column as Python gives it: kind, values, offsets, validity, bit of the first row
+type RawColumn<'py> = (
+    String,
+    Bound<'py, PyAny>,
+    Option<Bound<'py, PyAny>>,
+    Option<Bound<'py, PyAny>>,
+    usize,
+);
+
+/// A column without its memory, which is in the following one to three buffers of a list
+struct Shape {
+    kind: Kind,
+    has_validity: bool,
+    validity_offset: usize,
+}
+
+fn flattened<'py>(columns: Vec<RawColumn<'py>>) -> PyResult<(Vec<Shape>, Vec<Bound<'py, PyAny>>)> {
+    let mut shapes = Vec::with_capacity(columns.len());
+    let mut buffers = Vec::with_capacity(columns.len());
+    for (name, values, offsets, validity, validity_offset) in columns {
+        let kind = kind_of(&name)
+            .filter(|&kind| (kind == Kind::Text) == offsets.is_some())
+            .ok_or_else(|| PyValueError::new_err(format!("invalid column of kind {name:?}")))?;
+        shapes.push(Shape {
+            kind,
+            has_validity: validity.is_some(),
+            validity_offset,
+        });
+        buffers.push(values);
+        buffers.extend(offsets);
+        buffers.extend(validity);
+    }
+    Ok((shapes, buffers))
+}
+
+fn columns_of<'a>(shapes: &[Shape], sources: &[&'a [u8]]) -> Vec<Column<'a>> {
+    let mut sources = sources.iter().copied();
+    let mut next = || sources.next().unwrap_or_default();
+    let column = |shape: &Shape| match shape.kind {
+        Kind::Text => {
+            let (bytes, offsets) = (next(), next());
+            Column::Text(Text {
+                offsets,
+                bytes,
+                validity: shape.has_validity.then(&mut next),
+                validity_offset: shape.validity_offset,
+            })
+        }
+        kind => {
+            let values = next();
+            if shape.has_validity {
+                next();
+            }
+            Column::Fixed { kind, values }
+        }
+    };
+    shapes.iter().map(column).collect()
+}
+
+fn kind_of(name: &str) -> Option<Kind> {
+    Some(match name {
+        "bool" => Kind::Bool,
+        "int8" => Kind::Int(1),
+        "int16" => Kind::Int(2),
+        "int32" => Kind::Int(4),
+        "int64" => Kind::Int(8),
+        "uint8" => Kind::Uint(1),
+        "uint16" => Kind::Uint(2),
+        "uint32" => Kind::Uint(4),
+        "uint64" => Kind::Uint(8),
+        "float32" => Kind::Float(4),
+        "float64" => Kind::Float(8),
+        "time" => Kind::Time,
+        "text" => Kind::Text,
+        _ => return None,
+    })
+}
+
+fn read<'a>(sources: &[&'a [u8]]) -> Result<Vec<Block<'a>>, ExchangeError> {
+    sources.iter().copied().map(Block::read).collect()
+}
+
+fn value_error(error: ExchangeError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}

@@ -98,7 +98,7 @@ def test_a_listener_on_one_interface_advertises_that() -> None:
     assert contact_host("10.0.0.1", default_host="a", contact="b", interface="lo") == "10.0.0.1"
 
 
-def test_a_listener_on_every_interface_asks_the_user_before_dask_what_to_advertise() -> None:
+def test_a_listener_on_every_interface_prefers_the_users_address_to_dasks() -> None:
     assert contact_host("0.0.0.0", default_host="a", contact="b", interface="lo") == "b"
     assert contact_host("0.0.0.0", default_host="a", contact=None, interface="lo") == "127.0.0.1"
     assert contact_host("0.0.0.0", default_host="a", contact=None, interface=None) == "a"

@@ -115,7 +115,7 @@ async def test_a_message_that_a_thread_has_seen_waits_for_its_time(comm_pair: Co
 
 
 @gen_test()
-async def test_what_is_not_for_threads_goes_to_the_event_loop(
+async def test_messages_that_are_not_for_threads_go_to_the_event_loop(
     lane: str, comm_pair: CommPair
 ) -> None:
     async with comm_pair() as (a, b):
@@ -146,7 +146,7 @@ async def test_what_is_not_for_threads_goes_to_the_event_loop(
 
 
 @gen_test()
-async def test_what_came_before_it_was_shared_is_not_lost(comm_pair: CommPair) -> None:
+async def test_messages_from_before_the_inbox_was_shared_are_not_lost(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
         await a.write({"n": 0})
         assert await b.read_arrived() == [{"n": 0}]
@@ -163,7 +163,7 @@ async def test_what_came_before_it_was_shared_is_not_lost(comm_pair: CommPair) -
 
 
 @gen_test()
-async def test_messages_before_the_end_are_read_and_whoever_waits_returns(
+async def test_messages_before_the_end_are_read_and_waiting_threads_return(
     lane: str, comm_pair: CommPair
 ) -> None:
     async with comm_pair() as (a, b):
@@ -203,7 +203,7 @@ async def test_a_sender_that_never_stops_is_held_up(comm_pair: CommPair) -> None
 
 
 @gen_test()
-async def test_what_came_while_a_thread_waited_for_something_else_calls_the_event_loop(
+async def test_a_message_during_another_wait_of_a_thread_calls_the_event_loop(
     lane: str, comm_pair: CommPair
 ) -> None:
     """It woke the thread, which leaves without a look, as for what it was roused for else."""

@@ -99,7 +99,7 @@ def is_patched(folder: Path) -> None:
         (is_patched, "Worker._start_async_instruction", "tracer has replaced Worker.execute"),
     ],
 )
-def test_what_differs_is_off_with_one_line_that_says_why(
+def test_a_patch_of_a_changed_function_is_off_with_one_line_of_the_log(
     change: Callable[[Path], None], left_alone: str, reason: str, copied_dask: Path
 ) -> None:
     change(copied_dask)

@@ -83,7 +83,7 @@ async def test_messages_of_one_turn_are_one_batch(comm_pair: CommPair) -> None:
 
 
 @gen_test()
-async def test_what_is_queued_before_the_start_leaves_with_it(comm_pair: CommPair) -> None:
+async def test_messages_queued_before_the_start_leave_with_it(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
         stream = BatchedSend(interval="10 s")
         stream.send("early")
@@ -94,7 +94,7 @@ async def test_what_is_queued_before_the_start_leaves_with_it(comm_pair: CommPai
 
 
 @gen_test()
-async def test_order_is_kept_whatever_the_bursts(comm_pair: CommPair) -> None:
+async def test_order_is_kept_in_bursts(comm_pair: CommPair) -> None:
     count = 20_000
 
     async with stream_pair(comm_pair) as (stream, comm):
@@ -195,7 +195,7 @@ async def test_a_comm_that_others_put_around_ours_can_hold_the_stream_up(
 
 
 @gen_test()
-async def test_closing_sends_what_is_queued(comm_pair: CommPair) -> None:
+async def test_closing_sends_queued_messages(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         stream.send(1)
         closing = stream.close()
@@ -324,7 +324,7 @@ async def test_a_message_that_cannot_be_read_does_not_take_others_with_it(
 
 
 @gen_test()
-async def test_a_handler_that_closes_its_stream_hears_no_more(comm_pair: CommPair) -> None:
+async def test_a_handler_that_closes_its_stream_gets_no_more_messages(comm_pair: CommPair) -> None:
     heard: list[int] = []
     async with comm_pair() as (a, b):
         handlers = {"number": lambda number: heard.append(number), "abort": b.abort}
@@ -356,7 +356,7 @@ def long_ride(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @gen_test()
-async def test_what_gives_something_up_rides_with_the_next_message(
+async def test_a_release_rides_with_the_next_message(
     release: dict[str, Any], comm_pair: CommPair, long_ride: None
 ) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
@@ -371,7 +371,7 @@ async def test_what_gives_something_up_rides_with_the_next_message(
 
 
 @gen_test()
-async def test_with_nobody_to_ride_with_it_leaves_by_itself(comm_pair: CommPair) -> None:
+async def test_without_a_next_message_a_release_leaves_alone(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         for release in RELEASES:
             stream.send(release)
@@ -391,7 +391,7 @@ async def test_nothing_rides_in_a_batch_that_has_more_to_say(
 
 
 @gen_test()
-async def test_whoever_is_hurried_does_not_ride(comm_pair: CommPair, long_ride: None) -> None:
+async def test_an_urgent_release_does_not_ride(comm_pair: CommPair, long_ride: None) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         stream.send(RELEASES[0])
         stream.hurry()
@@ -399,7 +399,7 @@ async def test_whoever_is_hurried_does_not_ride(comm_pair: CommPair, long_ride: 
 
 
 @gen_test()
-async def test_what_rides_leaves_before_the_end(comm_pair: CommPair, long_ride: None) -> None:
+async def test_a_riding_message_leaves_before_the_end(comm_pair: CommPair, long_ride: None) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         stream.send(RELEASES[0])
         await stream.close()
@@ -407,7 +407,7 @@ async def test_what_rides_leaves_before_the_end(comm_pair: CommPair, long_ride: 
 
 
 @gen_test()
-async def test_what_rides_waits_for_a_peer_that_does_not_read(
+async def test_a_riding_message_waits_for_a_peer_that_does_not_read(
     comm_pair: CommPair, long_ride: None
 ) -> None:
     async with stream_pair(comm_pair, config=TIGHT) as (stream, comm):

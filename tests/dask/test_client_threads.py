@@ -237,7 +237,7 @@ def test_gather_gives_what_dask_gives(client: Client) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "restart", "close", "cut off"])
-def test_what_ends_futures_ends_all_waits(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_futures_ends_all_waits(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         # Outermost: it waits for its threads, which wait until the client is closed if this fails.
         ThreadPoolExecutor(3) as pool,
@@ -286,7 +286,7 @@ def test_what_ends_futures_ends_all_waits(end: str, monkeypatch: pytest.MonkeyPa
             assert client.submit(add, 1, 2, pure=False).result() == 3
 
 
-def test_a_timeout_is_one_whoever_reads(client: Client) -> None:
+def test_a_timeout_ends_a_wait_with_any_reader(client: Client) -> None:
     slow, event = submit(client, "slow")
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(slow.result, timeout) for timeout in (0.05, "100 ms", None)]

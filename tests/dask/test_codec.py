@@ -132,7 +132,7 @@ def test_serialized_parts_are_written_and_read_as_dask_does(options: dict[str, A
     both_ways([Serialize(Serialize(1)), Serialize([Serialize(np.ones(2))])], **options)
 
 
-def test_what_is_serialized_already_is_passed_on() -> None:
+def test_serialized_objects_are_passed_on() -> None:
     message = {"x": Serialize(np.arange(10)), "y": [Serialize("y")]}
     frames = core.dumps(message)
     kept = codec.loads(frames, deserialize=False)
@@ -151,7 +151,7 @@ def test_families_that_are_not_allowed_are_refused() -> None:
         codec.loads(frames, deserializers=["msgpack"])
 
 
-def test_what_nothing_can_write_is_pickled() -> None:
+def test_an_object_without_another_form_is_pickled() -> None:
     message = {"a": 1 + 2j, "b": [frozenset({1}), range(3)], "c": Serialize(5)}
     found = core.loads(codec.dumps(message))
     assert found == core.loads(core.dumps(message))

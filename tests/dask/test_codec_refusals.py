@@ -109,7 +109,7 @@ def test_a_message_that_holds_itself_is_refused() -> None:
     assert same(codec.dumps, core.dumps, message)[0] is ValueError
 
 
-def test_what_serialization_raises_comes_through() -> None:
+def test_an_exception_of_serialization_is_passed_on() -> None:
     class Interrupting:
         def __reduce__(self) -> Any:
             raise KeyboardInterrupt
@@ -282,7 +282,7 @@ def test_nothing_is_kept_of_messages() -> None:
 
 
 @pytest.mark.parametrize("message", [threading.Lock(), threading.RLock(), (each for each in "")])
-def test_what_cannot_be_pickled_is_named_as_in_dask(message: Any) -> None:
+def test_an_object_that_cannot_be_pickled_is_named_as_in_dask(message: Any) -> None:
     def contexts(dumps: Callable[[Any], Any]) -> list[str]:
         with pytest.raises(TypeError) as raised:
             dumps([message])

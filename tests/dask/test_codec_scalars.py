@@ -75,7 +75,7 @@ def registered() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_serializer_that_somebody_registered_is_used() -> None:
+def test_a_registered_serializer_is_used() -> None:
     message = [Serialize(5), Serialize("text")]
     frames = codec.dumps(message)
     assert frames[2] == b"5"
@@ -125,7 +125,7 @@ def measured(work: Callable[[], object]) -> dict[tuple[Hashable, str], float]:
     return dict(found)
 
 
-def test_what_is_measured_has_the_same_labels() -> None:
+def test_measurements_have_the_same_labels() -> None:
     message = [Serialize(i) for i in range(100)]
     frames = codec.dumps(message)
     written = measured(lambda: codec.dumps(message))

@@ -49,7 +49,7 @@ def test_a_function_by_value_is_loaded_once() -> None:
     assert (first(), second()) == (1, 2)
 
 
-def test_what_a_function_captured_by_name_is_looked_up_again(module: types.ModuleType) -> None:
+def test_names_that_a_function_captured_are_looked_up_again(module: types.ModuleType) -> None:
     function = by_value("def f(): return version()", version=module.version)
     assert sent(Task("a", function))() == 1
     assert module.__file__ is not None
@@ -92,7 +92,7 @@ def test_one_function_stays_one_within_a_task() -> None:
     assert sent(Task("k", default, sentinel))() is True
 
 
-def test_what_is_shared_within_a_task_is_written_once() -> None:
+def test_an_object_shared_within_a_task_is_written_once() -> None:
     nested: Any = ("x",)
     for _ in range(40):
         nested = (nested, nested)

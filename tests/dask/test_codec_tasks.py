@@ -130,7 +130,7 @@ def test_a_task_that_holds_itself_is_left_to_the_pickler() -> None:
     assert found.args[0][0] is found.args[0]
 
 
-def test_what_a_task_has_learned_arrives_with_it() -> None:
+def test_computed_attributes_of_a_task_arrive_with_it() -> None:
     task = Task("k", abs, TaskRef("a"))
     assert repr(task)
     assert hash(task)
@@ -315,7 +315,7 @@ def test_no_id_is_taken_for_that_of_an_older_function() -> None:
             gc.collect(1)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_functions_is_bounded() -> None:
     for value in range(700):
         codec.loads(codec.dumps([ToPickle(Task("k", in_main(f"def f(): return {value}")))]))
     statistics = native.statistics()
@@ -333,7 +333,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert native.statistics()["sent_functions"] == 0
 
 
-def test_what_cannot_be_pickled_raises_as_in_dask() -> None:
+def test_an_object_that_cannot_be_pickled_raises_as_in_dask() -> None:
     function = in_main("def f(): return lock", lock=__import__("threading").Lock())
     with pytest.raises(TypeError, match="cannot pickle"):
         codec.dumps([ToPickle(Task("k", function))])

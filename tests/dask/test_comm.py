@@ -142,7 +142,7 @@ async def test_a_comm_that_does_not_deserialize_passes_parts_on(comm_pair: CommP
 
 
 @gen_test()
-async def test_the_handshake_tells_who_the_peer_is(comm_pair: CommPair, lane: str) -> None:
+async def test_the_handshake_names_the_peer(comm_pair: CommPair, lane: str) -> None:
     async with comm_pair() as (a, b):
         ours = {"pid": os.getpid(), "host": socket.gethostname(), "lane": lane}
         assert a.remote_info["backhaul"] == b.remote_info["backhaul"] == ours
@@ -153,7 +153,7 @@ async def test_the_handshake_tells_who_the_peer_is(comm_pair: CommPair, lane: st
 
 
 @gen_test()
-async def test_serializers_follow_what_the_handshake_agreed(comm_pair: CommPair) -> None:
+async def test_serializers_follow_the_handshake(comm_pair: CommPair) -> None:
     overrides = {"handshake_overrides": {"pickle-protocol": 4}}
     async with comm_pair(connect_args=overrides) as (a, b):
         assert a.handshake_options["pickle-protocol"] == 4

@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 @gen_test()
-async def test_closing_sends_what_is_queued_first(comm_pair: CommPair) -> None:
+async def test_closing_sends_queued_messages_first(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
         for i in range(20):
             await a.write({"i": i, "x": to_serialize(np.ones(MIB, "u1"))})
@@ -80,7 +80,7 @@ async def test_a_peer_that_aborts_is_noticed_without_a_read(
 
 
 @gen_test()
-async def test_what_arrived_before_the_peer_closed_can_be_read(
+async def test_messages_from_before_the_peer_closed_can_be_read(
     comm_pair: CommPair, eventually: Eventually
 ) -> None:
     async with comm_pair() as (a, b):

@@ -120,7 +120,7 @@ def test_groups_are_named_but_for_keys_that_dask_has_to_name() -> None:
         assert TaskGraph(data).groups() is None
 
 
-def test_what_is_not_simple_is_pickled_or_not_written() -> None:
+def test_a_task_that_is_not_simple_is_pickled_or_not_written() -> None:
     graph = {"a": Task("a", np.sum, np.ones(2)), "b": Task("b", inc, TaskRef("a"))}
     assert written(graph, ["b"]) is None
     data = codec.encode_graph(graph, {"a": 0, "b": 1}, ["b"], pickle.dumps)
@@ -268,7 +268,7 @@ async def test_a_graph_whose_input_is_lost_is_cancelled(
 
 @pytest.mark.parametrize("odd", [5, b"", b"\xc4\x00\x90\x01"])
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_a_graph_that_cannot_be_read_leaves_nobody_waiting(
+async def test_a_graph_that_cannot_be_read_leaves_no_future_waiting(
     client: Client,
     scheduler: Scheduler,
     worker: Worker,
@@ -288,7 +288,7 @@ async def test_a_graph_that_cannot_be_read_leaves_nobody_waiting(
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_what_cannot_be_ordered_is_for_dask_to_say(
+async def test_a_graph_that_cannot_be_ordered_is_left_to_dask(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     seen = sent(scheduler)
@@ -368,7 +368,7 @@ def asking(x: int) -> int:
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_what_a_function_asks_for_is_heard(
+async def test_the_request_of_a_function_is_heeded(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     seen = sent(scheduler)
@@ -381,7 +381,7 @@ async def test_what_a_function_asks_for_is_heard(
 @gen_cluster(
     nthreads=ONE, config={"distributed.admin.large-graph-warning-threshold": "1 kB"}, **CLUSTER
 )
-async def test_what_is_large_is_warned_of_as_ever(
+async def test_a_large_graph_causes_dasks_warning(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     seen = sent(scheduler)

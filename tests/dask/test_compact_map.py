@@ -105,7 +105,7 @@ def test_each_call_is_the_task_that_dask_makes(calls: list[Any], named: dict[str
         assert frozenset(() if needs is None else codec.unpack(needs)) == task.dependencies
 
 
-def test_what_is_not_simple_is_not_written() -> None:
+def test_a_call_that_is_not_simple_is_not_written() -> None:
     shared = [1, 2]
     for calls, named in (
         ([(1,), (np.ones(2),)], {}),
@@ -273,7 +273,7 @@ async def test_calls_whose_input_is_lost_are_cancelled(
 
 @pytest.mark.parametrize("odd", [5, b"", b"\xc4\x00\x90\x01"])
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_calls_that_cannot_be_read_leave_nobody_waiting(
+async def test_calls_that_cannot_be_read_leave_no_future_waiting(
     client: Client,
     scheduler: Scheduler,
     worker: Worker,
@@ -357,7 +357,7 @@ async def test_over_tcp_nothing_is_different(
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_bad_arguments_are_refused_as_ever(
+async def test_bad_arguments_are_refused_as_in_dask(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     odd: Any = 5
@@ -377,7 +377,7 @@ async def test_bad_arguments_are_refused_as_ever(
 @gen_cluster(
     nthreads=ONE, config={"distributed.admin.large-graph-warning-threshold": "1 kB"}, **CLUSTER
 )
-async def test_what_is_large_is_warned_of_as_ever(
+async def test_a_large_graph_causes_dasks_warning(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     seen = mapped(scheduler)
@@ -429,7 +429,7 @@ def call(func: Callable[[int], int], x: int) -> int:
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_what_a_function_asks_for_is_heard(
+async def test_the_request_of_a_function_is_heeded(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     seen = mapped(scheduler)

@@ -75,7 +75,7 @@ def kept_spec() -> tuple[Task, KeptSpec]:
     return task, keep("key", pickled, ["other"])
 
 
-def test_what_a_scheduler_reads_leaves_it_a_pickle() -> None:
+def test_reads_of_the_scheduler_leave_the_task_a_pickle() -> None:
     _, kept = kept_spec()
     assert (kept.key, set(kept.dependencies), kept.data_producer) == ("key", {"other"}, False)
     assert bool(kept)
@@ -119,7 +119,7 @@ def test_a_look_into_it_finds_the_task(look: Any) -> None:
     ]
 
 
-def test_what_is_no_pickle_is_refused() -> None:
+def test_a_pickle_that_is_no_bytes_is_refused() -> None:
     with pytest.raises(TypeError, match=r"the pickle of task 'key' must be bytes, got int"):
         keep("key", 5, ())  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ async def test_a_function_that_the_workers_lack_fails_alone(
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
-async def test_what_cannot_be_read_ends_at_the_future(
+async def test_a_task_that_cannot_be_read_ends_at_the_future(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     future: Any = distributed_future(client, "odd")
@@ -399,7 +399,7 @@ async def test_over_tcp_nothing_is_different(
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
-async def test_bad_arguments_are_refused_as_ever(
+async def test_bad_arguments_are_refused_as_in_dask(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     odd: Any = 5
@@ -453,7 +453,7 @@ def asking(x: int) -> int:
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
-async def test_what_a_function_asks_for_is_heard(
+async def test_the_request_of_a_function_is_heeded(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     keys = submitted(scheduler)
@@ -507,7 +507,7 @@ RESULTS = [2, 3, 0, -1, -2, 3]
 
 @pytest.mark.parametrize("when", ["subclass", "before", "meanwhile"])
 @gen_test()
-async def test_a_programs_own_handler_of_graphs_hears_of_all(when: str) -> None:
+async def test_a_programs_own_handler_of_graphs_gets_all(when: str) -> None:
     heard: list[Any] = []
     kind: Any = OwnGraphs if when == "subclass" else Scheduler
     async with (
@@ -533,7 +533,7 @@ async def test_a_programs_own_handler_of_graphs_hears_of_all(when: str) -> None:
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
-async def test_what_a_programs_handler_cannot_be_told_ends_at_the_future(
+async def test_a_task_without_a_form_for_a_programs_handler_ends_at_the_future(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     heard: list[Any] = []

@@ -77,7 +77,7 @@ def test_all_come_once(client: Client, with_results: bool, is_done: bool) -> Non
     assert completed.is_empty()
 
 
-def test_what_is_done_comes_in_the_order_in_which_it_was_given(client: Client) -> None:
+def test_done_futures_come_in_the_order_in_which_they_were_added(client: Client) -> None:
     futures = client.map(inc, range(MANY))
     client.gather(futures)
     backwards = futures[::-1]
@@ -136,7 +136,7 @@ def test_results_that_the_client_does_not_hold_are_fetched(client: Client) -> No
     assert found[futures[4]] == 2
 
 
-def test_actors_and_what_is_no_future(client: Client) -> None:
+def test_actors_and_objects_that_are_no_futures(client: Client) -> None:
     actor: Any = client.submit(list, [1, 1], actor=True).result()
     future = client.submit(inc, 1, pure=False)
     calls = [actor.count(1), actor.count(2)]
@@ -145,7 +145,7 @@ def test_actors_and_what_is_no_future(client: Client) -> None:
         as_completed([future, 1])
 
 
-def test_what_is_cleared_does_not_come(client: Client) -> None:
+def test_cleared_futures_do_not_come(client: Client) -> None:
     future, lets = held_up(client, 1)
     completed = as_completed([future])
     completed.clear()

@@ -88,7 +88,7 @@ def test_an_environment_variable_can_name_lanes_as_text() -> None:
         ("gpu__allocator", "module:", "rmm, cupy, numba, backhaul, or a function"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_key_and_what_is_allowed(
+def test_a_bad_value_is_refused_with_its_key_and_the_allowed_values(
     key: str, value: object, allowed: str
 ) -> None:
     shown = key.replace("__", ".").replace("_", "-")
@@ -98,7 +98,7 @@ def test_a_bad_value_is_refused_with_its_key_and_what_is_allowed(
         current(**{key: value})
 
 
-def test_who_allocates_on_gpus_is_chosen_by_name() -> None:
+def test_the_allocator_for_gpus_is_chosen_by_name() -> None:
     settings = Settings.current()
     assert (settings.device_frames, settings.device_allocator) == (None, None)
     settings = current(gpu__frames=False, gpu__allocator="pools:allocate")

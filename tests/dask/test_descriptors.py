@@ -118,7 +118,7 @@ def run(kind: str, count: int, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("threads", 20), ("processes", 4), ("clients", 20)])
-def test_what_has_closed_leaves_no_descriptors_threads_or_mappings(
+def test_closed_clusters_leave_no_descriptors_threads_or_mappings(
     kind: str, count: int, tmp_path: Path
 ) -> None:
     grown, _ = run(kind, count, tmp_path)

@@ -155,7 +155,7 @@ def test_a_client_without_a_gpu_gets_arrays_by_way_of_the_host(run_gpu: RunGpu) 
     )
 
 
-def test_what_is_configured_allocates_for_what_comes(run_gpu: RunGpu) -> None:
+def test_the_configured_allocator_is_used_for_received_frames(run_gpu: RunGpu) -> None:
     run_gpu(
         _in_cluster(
             """
@@ -217,7 +217,7 @@ def test_messages_keep_their_order_with_and_without_arrays(run_gpu: RunGpu, lane
     )
 
 
-def test_a_peer_that_takes_none_gets_what_the_family_dask_makes(run_gpu: RunGpu) -> None:
+def test_a_peer_that_takes_none_gets_frames_of_the_family_dask(run_gpu: RunGpu) -> None:
     run_gpu(
         _with_comms("""
         ours, theirs, listener = await pair(theirs=False)
@@ -256,7 +256,7 @@ def test_families_that_are_named_are_kept_to(run_gpu: RunGpu) -> None:
     )
 
 
-def test_what_is_serialized_already_is_passed_on_in_any_way(run_gpu: RunGpu) -> None:
+def test_serialized_frames_are_passed_on_to_peers_with_and_without_a_gpu(run_gpu: RunGpu) -> None:
     run_gpu(
         _with_comms("""
         first, second, listener = await pair(deserialize=False)

@@ -96,9 +96,7 @@ def array_of(value: Any) -> npt.NDArray[np.float64]:
     return found
 
 
-def test_what_was_not_used_for_longest_moves_to_the_host_and_comes_back(
-    device: Any, make: Make
-) -> None:
+def test_the_least_recently_used_result_moves_to_the_host_and_back(device: Any, make: Make) -> None:
     data = make()
     for number in range(4):
         data["device", number] = device.full(number)
@@ -180,7 +178,7 @@ def test_moves_are_logged_if_that_is_asked_for(
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_what_is_on_the_host_can_be_pickled(protocol: int) -> None:
+def test_a_result_on_the_host_can_be_pickled(protocol: int) -> None:
     kept = OnHost({"a": 1}, [np.arange(3.0).data, b"bytes", bytearray(b"more")])
     again = pickle.loads(pickle.dumps(kept, protocol))
     assert again.header == {"a": 1}

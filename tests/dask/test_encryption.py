@@ -69,7 +69,7 @@ async def test_ciphers_and_versions_are_kept_to(security: Any) -> None:
 
 
 @gen_test()
-async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Any) -> None:
+async def test_peers_with_and_without_encryption_disconnect_immediately(security: Any) -> None:
     arguments = security.get_listen_args("scheduler")
     async with listen("backhaul://127.0.0.1", _echo, **arguments) as listener:
         with pytest.raises(CommClosedError, match="speaks TLS"):

@@ -25,7 +25,7 @@ def fresh(plain_dask: None) -> Iterator[None]:
         yield
 
 
-def test_workers_tell_what_their_requests_took_and_placement_counts_it() -> None:
+def test_workers_report_the_latency_of_requests_and_placement_counts_it() -> None:
     async def run() -> None:
         with dask.config.set({"distributed.comm.backhaul.placement.enabled": True}):
             async with (

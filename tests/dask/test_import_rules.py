@@ -286,7 +286,7 @@ def test_cycles_that_only_type_checkers_see_become_fewer() -> None:
     assert found == TYPE_CYCLES
 
 
-def test_each_package_says_what_it_is_for_in_few_lines() -> None:
+def test_each_package_has_a_short_description() -> None:
     for package in ALLOWED:
         described = ast.get_docstring(ast.parse(MODULES[package].read_text()))
         assert described is not None, package

@@ -376,7 +376,7 @@ async def test_uninstalling_leaves_upstream_as_it_was(
 
 
 @pytest.mark.parametrize("saturation", ["inf", 20, 1.0])
-def test_a_saturation_that_somebody_chose_stays_in_force(saturation: object) -> None:
+def test_a_saturation_that_a_user_chose_stays_in_force(saturation: object) -> None:
     @gen_cluster(config={"distributed.scheduler.worker-saturation": saturation})
     async def check(scheduler: Scheduler, a: Worker, b: Worker) -> None:
         handlers = dict(scheduler.stream_handlers)

@@ -42,7 +42,7 @@ def instance_patch(**arguments: Any) -> patching.InstancePatch:
     )
 
 
-def test_what_an_object_holds_is_replaced_and_put_back() -> None:
+def test_attributes_of_an_object_are_replaced_and_restored() -> None:
     holder = Holder()
     before = dict(vars(holder)), dict(holder.items), list(holder.pages)
     ours = [
@@ -65,7 +65,7 @@ def test_what_an_object_holds_is_replaced_and_put_back() -> None:
     assert type(holder) is Holder
 
 
-def test_what_an_object_inherits_is_inherited_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inherited_attributes_are_inherited_again(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder()
     monkeypatch.setitem(DIGESTS, HOLDER, (patching.source_digest(Holder),))
     patch = instance_patch(attribute="inherited", read=(HOLDER,))
@@ -78,7 +78,7 @@ def test_what_an_object_inherits_is_inherited_again(monkeypatch: pytest.MonkeyPa
     assert holder.inherited() == "theirs"
 
 
-def test_what_others_put_over_ours_stays_on_an_object() -> None:
+def test_a_replacement_by_another_package_stays_on_an_object() -> None:
     holder = Holder()
     replaced = instance_patch(item="known").install(holder.items, "ours")
     holder.items["known"] = "another's"

@@ -180,7 +180,7 @@ class SeenWorkers(SchedulerPlugin):
 
 
 @gen_test()
-async def test_workers_and_scheduler_get_what_was_said_of_them(tmp_path: Path) -> None:
+async def test_workers_and_scheduler_get_their_options(tmp_path: Path) -> None:
     preload = tmp_path / "loaded.py"
     preload.write_text("def dask_setup(worker):\n    worker.loaded = worker.name\n")
     seen = SeenWorkers()
@@ -226,7 +226,7 @@ async def test_workers_and_scheduler_get_what_was_said_of_them(tmp_path: Path) -
 
 
 @gen_test()
-async def test_workers_are_pinned_whatever_they_speak() -> None:
+async def test_workers_are_pinned_with_any_protocol() -> None:
     async with two_workers(protocol="tcp://", pin=True) as (cluster, client):
         assert cluster.scheduler_address == cluster.tcp_address
         assert {cpus for _, cpus in (await places(client)).values()} == {
@@ -272,7 +272,7 @@ def test_blocking_code_can_use_a_cluster_too() -> None:
         ({"worker_options": {"numa9": {}}}, "'numa9', which is no worker of the plan"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(
+def test_an_impossible_option_is_refused_before_anything_starts(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((BackhaulError, ValueError), match=message):

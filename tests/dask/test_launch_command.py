@@ -215,7 +215,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
-def test_a_plan_is_told_and_can_be_followed(
+def test_a_plan_is_printed_and_can_be_followed(
     scheduler: dict[str, str], start: Start, tmp_path: Path
 ) -> None:
     told = run("plan", "--nworkers", "2")
@@ -256,7 +256,7 @@ def test_a_plan_is_told_and_can_be_followed(
         (["plan", "--plan", __file__], "test_launch_command.py"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments: list[str], message: str) -> None:
+def test_an_impossible_option_is_one_line(arguments: list[str], message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert message in done.output

@@ -75,7 +75,7 @@ async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(bool(discover().gpus), reason="this machine has a GPU")
-def test_without_a_gpu_it_is_said_what_was_looked_at() -> None:
+def test_without_a_gpu_the_error_says_what_was_searched() -> None:
     with pytest.raises(ConfigError, match=r"no GPU on '.*' \(looked at .*sysfs"):
         CUDACluster()
 

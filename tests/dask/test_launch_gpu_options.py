@@ -46,13 +46,13 @@ def test_amounts_are_bytes_fractions_or_sizes(value: Any, amount: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, -1, -0.5, 1.5, "1.5", "much", "nan", float("inf"), [1]])
-def test_what_is_no_amount_is_refused_with_its_value(value: Any) -> None:
+def test_an_invalid_amount_is_refused_with_its_value(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^rmm_pool_size must be a size") as caught:
         CUDACluster(rmm_pool_size=value)
     assert repr(value) in str(caught.value)
 
 
-def test_a_fraction_is_of_the_gpu_and_rounded_down_to_what_rmm_takes() -> None:
+def test_a_fraction_is_of_the_gpu_and_rounded_down_to_a_unit_of_rmm() -> None:
     assert DeviceBytes("option", 0.5).within(10_001) == 5000
     assert DeviceBytes("option", 0.5).within(10_001, unit_bytes=256) == 4864
     assert DeviceBytes("option", 1000).within(0, unit_bytes=256) == 768
@@ -92,7 +92,7 @@ def test_a_fraction_is_of_the_gpu_and_rounded_down_to_what_rmm_takes() -> None:
         ({"enable_cudf_spill": True}, "enable_cudf_spill=True .*CUDF_SPILL"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_looked_for(
+def test_an_impossible_option_is_refused_before_any_search(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -109,7 +109,7 @@ def test_a_wish_for_infiniband_against_the_lanes_is_refused_at_once() -> None:
 
 @without_rmm
 @pytest.mark.parametrize("options", [{"rmm_pool_size": "1GB"}, {"rmm_track_allocations": True}])
-def test_without_rmm_it_is_said_what_to_install(options: dict[str, Any]) -> None:
+def test_without_rmm_the_error_names_the_package(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"RMM is not installed: pip install 'backhaul\[rmm\]'"):
         CUDACluster(**options)
 
@@ -195,7 +195,7 @@ def pool(**amounts: Any) -> PoolOptions:
         ),
     ],
 )  # fmt: skip
-def test_rmm_is_told_what_was_asked_for(options: PoolOptions, arguments: dict[str, Any]) -> None:
+def test_rmm_gets_the_options(options: PoolOptions, arguments: dict[str, Any]) -> None:
     assert options.arguments(GIB, "log") == arguments
 
 
@@ -256,7 +256,7 @@ async def test_each_worker_sets_its_pool_up_before_it_has_tasks(stand_in: Path) 
 
 @without_rmm
 @gen_test()
-async def test_a_worker_that_finds_no_rmm_does_not_start_and_says_what_to_install(
+async def test_a_worker_without_rmm_does_not_start_and_names_the_package(
     stand_in: Path,
 ) -> None:
     # It is here as the cluster is made, and gone when workers import it.

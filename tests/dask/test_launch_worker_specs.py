@@ -36,7 +36,7 @@ def options_of(plan: Plan, **options: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_dgx_1_gets_what_its_hand_written_function_gave_it() -> None:
+def test_a_dgx_1_gets_the_plan_of_its_hand_written_function() -> None:
     plan = load(FIXTURES / "dgx-1.nvidia-smi.txt").plan("per-gpu", interface="ib")
     specs = worker_specs(plan, WorkerOptions(planned_interfaces=True))
     rows = {}
@@ -130,7 +130,7 @@ def test_all_cores_of_a_worker_are_for_it_to_count() -> None:
     assert found["config"]["backhaul"]["resources"] == {"GPU": 1, "CORE": "all"}
 
 
-def test_classes_of_nannies_and_of_workers_are_told_apart() -> None:
+def test_classes_of_nannies_and_of_workers_are_distinguished() -> None:
     class OwnNanny(Nanny):
         pass
 

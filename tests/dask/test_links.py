@@ -59,7 +59,7 @@ def origin(account: LinkAccount, sender: str, receiver: str) -> tuple[Any, Any]:
     return answer[4], answer[1]
 
 
-def test_what_has_not_met_is_answered_for_by_what_is_nearest() -> None:
+def test_a_pair_that_has_not_met_gets_the_nearest_estimate() -> None:
     account = account_of(6)
     assert origin(account, "w0", "w2") == ("prior", pytest.approx(1e8))
     account.handle_report("w2", "h1", report("p2", ("p0", "tcp", estimate(2e8))))
@@ -92,7 +92,7 @@ def test_processes_that_share_a_nic_are_not_blamed_for_it() -> None:
         assert 125e6 / 1.5 < bandwidth < 125e6 * 1.5
 
 
-def test_placement_is_told_what_was_measured_and_only_that() -> None:
+def test_placement_gets_measured_links_and_no_others() -> None:
     account = account_of(6)
     told: list[Any] = []
     clock = [0.0]
@@ -135,7 +135,7 @@ def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not
     assert origin(account, "w0", "w3") == ("host pair", pytest.approx(2e8))
 
 
-def test_who_left_is_seen_beside_workers_without_backhaul_too() -> None:
+def test_a_worker_that_left_is_noticed_beside_workers_without_backhaul() -> None:
     account = account_of(4)
     there = ["w0", "w1", "w3", "tcp://10.0.0.1:1"]
     account.keep(there)
@@ -229,7 +229,7 @@ def only(frame: pd.DataFrame, receiver: str, sender: str, **values: str) -> Any:
     return frame[chosen].iloc[0]
 
 
-def test_each_link_is_told_with_its_samples_and_where_it_comes_from(client: Client) -> None:
+def test_each_link_has_its_samples_and_the_origin_of_its_estimate(client: Client) -> None:
     a, b, c = client.nthreads()
     move(client, a, b, 3, 4 * MIB)
     frame: Any = links(client)
@@ -296,7 +296,7 @@ def test_a_heartbeat_has_at_most_32_bytes_more_for_each_link(client: Client) -> 
         assert length <= 32 * classes
 
 
-def test_what_is_copied_has_a_bandwidth() -> None:
+def test_a_copied_message_has_a_bandwidth() -> None:
     settings = {"distributed.comm.backhaul.lanes": "tcp"}
     with (
         dask.config.set(settings),

@@ -81,7 +81,7 @@ def within_a_quarter(bandwidth: float, truth: float) -> bool:
     return truth / 1.25 <= bandwidth <= truth * 1.25
 
 
-def test_links_of_ten_times_different_speed_are_told_and_a_change_is_followed(
+def test_links_of_ten_times_different_speed_are_distinguished_and_a_change_is_followed(
     hosts: Hosts, start: Start
 ) -> None:
     hosts.slow_down("near", FAST_BYTES_PER_S)

@@ -114,7 +114,7 @@ async def test_a_listener_is_not_to_be_reached_over_other_interfaces() -> None:
 
 
 @gen_test()
-async def test_what_to_advertise_can_be_configured() -> None:
+async def test_the_advertised_address_can_be_configured() -> None:
     with dask.config.set({"distributed.comm.backhaul.contact-host": "localhost"}):
         async with listen("backhaul://", echo) as listener:
             assert listener.contact_address.startswith("backhaul://localhost:")
@@ -156,7 +156,7 @@ async def test_an_address_is_not_known_before_the_start() -> None:
 
 
 @gen_test()
-async def test_nobody_there_is_an_os_error() -> None:
+async def test_a_connection_to_a_closed_port_is_an_os_error() -> None:
     with socket.socket() as reserved:
         # Bound and not listening: nothing else takes the port meanwhile.
         reserved.bind(("127.0.0.1", 0))
@@ -181,7 +181,7 @@ async def test_a_peer_that_speaks_another_protocol_fails_at_once() -> None:
 
 
 @gen_test()
-async def test_strangers_do_not_disturb_a_listener(eventually: Eventually) -> None:
+async def test_peers_without_the_protocol_do_not_disturb_a_listener(eventually: Eventually) -> None:
     handled: list[str] = []
 
     async def note(comm: Any) -> None:

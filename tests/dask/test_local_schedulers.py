@@ -125,7 +125,7 @@ def test_chains_stay_on_the_unit_of_their_inputs(get: Get) -> None:
 
 
 @in_process
-def test_what_can_never_be_met_is_said_before_anything_runs(get: Get) -> None:
+def test_a_request_that_can_never_be_met_fails_before_anything_runs(get: Get) -> None:
     graph = {"first": (plain, 1), "pair": (on_pair, "first")}
     with pytest.raises(ConfigError, match="2 of GPU are more than the 1 that there are"):
         get(graph, "pair", resources={"GPU": 1})

@@ -128,7 +128,7 @@ def test_gpus_are_numbered_as_the_process_sees_them() -> None:
     assert coupled["GPU"][0]["GPU"] == {1: 0.0, 2: way, 3: way}
 
 
-def test_what_a_machine_does_not_have_is_near_to_nothing() -> None:
+def test_units_that_a_machine_lacks_are_near_to_nothing() -> None:
     machine = dgx_1()
     assert coupled_by(machine, checked({"GPU": [100], "CORE": [1000]}), machine.gpus) == {}
     assert coupled_here(checked({"GPU": 1, "MEMORY": 1e9}), look=never) == {}
@@ -155,7 +155,7 @@ def test_all_of_what_a_machine_has_comes_in_groups_that_belong_together() -> Non
         ({"GPU": "some"}, "must be a number, ids like"),
     ],
 )
-def test_what_cannot_be_had_of_a_machine_is_refused(declared: Any, message: str) -> None:
+def test_units_that_a_machine_lacks_are_refused(declared: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         checked(declared)
 

@@ -324,7 +324,7 @@ for nbytes, count in ((16 * MIB, 4), (5 * MIB // 4, 48)):
         pytest.param(NANNY, id="a nanny does not end a worker for what it borrows"),
     ],
 )
-def test_what_counts_as_the_memory_of_a_process(start: Start, checks: str) -> None:
+def test_the_memory_of_a_process_counts_borrowed_memory_once(start: Start, checks: str) -> None:
     program = start("-c", COUNTING + checks)
     assert program.wait() == 0, program.output
 
@@ -557,7 +557,7 @@ def elsewhere(nbytes: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(bytes(nbytes), np.uint8)
 
 
-def test_what_lies_elsewhere_is_copied_once_and_lent(client: Client) -> None:
+def test_a_result_outside_the_arena_is_copied_once_and_lent(client: Client) -> None:
     ask_when_nothing_is_held(client)
     a, b, *_ = sorted(client.nthreads())
     array = client.submit(elsewhere, 8 * MIB, workers=[a])

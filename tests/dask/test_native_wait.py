@@ -104,7 +104,7 @@ def waiters_of(state: FutureState) -> list[Any]:
     return [] if event is None else event._waiters
 
 
-def test_errors_cancellation_and_the_end_of_the_client_wake_who_waits(
+def test_errors_cancellation_and_the_end_of_the_client_wake_waiting_threads(
     cluster: LocalCluster, client: Client
 ) -> None:
     failing, event = submit(client, ZeroDivisionError("on purpose"))
@@ -132,7 +132,7 @@ def test_errors_cancellation_and_the_end_of_the_client_wake_who_waits(
         assert third.exception(60) is None or isinstance(third.exception(), FutureCancelledError)
 
 
-def test_what_is_not_held_is_gathered(client: Client, looped: list[Any]) -> None:
+def test_results_that_are_not_held_are_gathered(client: Client, looped: list[Any]) -> None:
     large = client.submit(bytes, 100_000)
     assert len(large.result()) == 100_000
     future, event = submit(client, 5)
@@ -162,7 +162,7 @@ def test_an_asynchronous_client_gets_a_coroutine(client: Client) -> None:
     assert client.sync(within) == 2
 
 
-def test_an_event_is_made_once_whoever_asks(plain_dask: None) -> None:
+def test_an_event_is_made_once_by_any_caller(plain_dask: None) -> None:
     activation.install(only="hot-path.futures")
     for _ in range(200):
         state = FutureState("key")
@@ -185,7 +185,7 @@ def test_an_event_is_made_once_whoever_asks(plain_dask: None) -> None:
         assert len(set(map(id, events))) == 1
 
 
-def test_nobody_who_waits_is_skipped(client: Client) -> None:
+def test_no_waiter_is_skipped(client: Client) -> None:
     """Threads take themselves out while the others are woken."""
     with ThreadPoolExecutor(THREADS) as pool:
         for number in range(200):

@@ -21,7 +21,7 @@ def release(copied_dask: Path) -> Path:
     return copied_dask
 
 
-def test_what_is_read_as_text_has_the_digests_of_what_python_shows() -> None:
+def test_sources_read_as_text_have_the_digests_of_imported_ones() -> None:
     assert len(sources()) > 60
     for source in sources():
         _, digest = source.found_in(INSTALLED)
@@ -35,7 +35,7 @@ def test_a_release_that_was_read_has_nothing_new(
     assert "0 differ, 0 have to be read; 0 names are gone" in capsys.readouterr().out
 
 
-def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_sources_are_shown(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worker = release / "distributed" / "worker.py"
     before = "async def execute(self, key: Key, *, stimulus_id: str) -> StateMachineEvent:"
     after = before.replace("key: Key", "key: Key, of_another_mind: bool = True")
@@ -52,7 +52,7 @@ def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[
     assert out.splitlines()[-1].endswith("2 differ, 2 have to be read; 1 names are gone")
 
 
-def test_what_does_nothing_else_is_left_out(
+def test_sources_with_equal_behaviour_are_left_out(
     release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = release / "distributed" / "worker.py"
@@ -65,7 +65,7 @@ def test_what_does_nothing_else_is_left_out(
     assert "0 differ, 0 have to be read; 0 names are gone" in capsys.readouterr().out
 
 
-def test_digests_of_what_was_read_are_added(release: Path, tmp_path: Path) -> None:
+def test_digests_of_read_sources_are_added(release: Path, tmp_path: Path) -> None:
     worker = release / "distributed" / "worker.py"
     before = "async def execute(self, key: Key, *, stimulus_id: str)"
     worker.write_text(worker.read_text().replace(before, before.replace("*,", "*, more=0,")))

@@ -93,7 +93,7 @@ def digest(text: str) -> str:
         (MODULE, "LIMIT: int = 10", "LIMIT = 10"),
     ],
 )
-def test_what_does_not_change_how_a_source_behaves_keeps_its_digest(
+def test_a_change_without_an_effect_keeps_the_digest_of_a_source(
     text: str, before: str, after: str
 ) -> None:
     assert before in text
@@ -123,7 +123,7 @@ def test_what_does_not_change_how_a_source_behaves_keeps_its_digest(
         (MODULE, "LIMIT: int = 10", "LIMIT: int = 11"),
     ],
 )
-def test_what_changes_how_a_source_behaves_changes_its_digest(
+def test_a_change_of_behaviour_changes_the_digest_of_a_source(
     text: str, before: str, after: str
 ) -> None:
     assert before in text

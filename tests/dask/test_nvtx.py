@@ -131,7 +131,7 @@ def test_where_it_is_off_nvtx_is_not_imported(switch: str | None) -> None:
 
 
 @needs_nvtx
-def test_where_no_tool_looks_comms_are_as_ever() -> None:
+def test_without_a_profiler_comms_are_unchanged() -> None:
     done = run(DASK_DISTRIBUTED__COMM__BACKHAUL__NVTX="True")
     assert done.stdout.splitlines()[-1] == "done True True", done.stderr
 

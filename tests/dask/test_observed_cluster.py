@@ -82,7 +82,7 @@ def test_a_scheduler_is_called_by_the_address_that_its_lane_is_of(planned: Local
         assert not any(each.startswith("tcp://") for each in {*frame.receiver, *frame.sender})
 
 
-def test_a_notebook_shows_which_worker_has_what(planned: LocalCluster) -> None:
+def test_a_notebook_shows_the_results_of_each_worker(planned: LocalCluster) -> None:
     shown = planned._repr_html_()
     assert "Plan of the workers" in shown
     assert planned.scheduler_address in shown

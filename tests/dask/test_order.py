@@ -176,7 +176,7 @@ def test_trees_are_ordered_as_dask_orders_them() -> None:
         assert_same_order(graph_of(nodes))
 
 
-def test_paths_beyond_64_bits_are_told_apart() -> None:
+def test_graphs_with_path_counts_beyond_64_bits_are_ordered_as_in_dask() -> None:
     nodes = [node(("step", 0, 0)), node(("step", 0, 1))]
     for depth in range(1, 200):
         nodes += [node(("step", depth, side), *level(depth - 1)) for side in range(2)]
@@ -208,7 +208,7 @@ def test_an_empty_graph_has_no_order() -> None:
     assert order({}) == {}
 
 
-def test_a_cycle_raises_what_dask_raises() -> None:
+def test_a_cycle_raises_dasks_exception() -> None:
     graph = graph_of([node("a", "b"), node("b", "c"), node("c", "a"), node("d")])
     with pytest.raises(RuntimeError) as expected:
         dask.order.order(graph)

@@ -127,7 +127,7 @@ def test_releases_are_not_joined_for_a_scheduler_that_does_not_offer_to_part_the
     assert dasks.sent == [release("a"), release("b"), release("c")]
 
 
-def test_what_a_call_adds_comes_after_the_others(loop: Loop, outbox: Outbox) -> None:
+def test_calls_added_by_a_call_come_after_the_others(loop: Loop, outbox: Outbox) -> None:
     made: list[str] = []
 
     def release(name: str) -> None:

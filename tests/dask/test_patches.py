@@ -205,7 +205,7 @@ def test_threads_that_install_at_once_install_once() -> None:
     assert functions() == originals
 
 
-def test_uninstalling_restores_what_was_there() -> None:
+def test_uninstalling_restores_the_functions_of_before() -> None:
     before = [dict(vars(patch.place)) for patch in process_patches.PATCHES]
     activation.install()
     assert "_start_async_instruction" in vars(Worker)
@@ -215,7 +215,9 @@ def test_uninstalling_restores_what_was_there() -> None:
     assert activation.installed() == []
 
 
-def test_uninstalling_leaves_what_others_put_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninstalling_leaves_replacements_by_other_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Restored in the end, whatever happens meanwhile.
     monkeypatch.setattr(BatchedSend, "start", BatchedSend.start)
     activation.install()
@@ -325,7 +327,7 @@ def test_a_changed_comment_docstring_or_annotation_refuses_nothing(
     assert refused() == set()
 
 
-def test_a_changed_statement_refuses_what_rests_on_it_and_nothing_else(
+def test_a_changed_statement_refuses_the_patches_that_rely_on_it_and_no_others(
     rewritten: Callable[[str, str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     module = "distributed.worker_state_machine"
@@ -385,7 +387,7 @@ def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("replace", [passing_on, wrapping])
 @pytest.mark.parametrize("number", OF_FUNCTIONS)
-def test_what_others_replaced_before_us_is_left_alone(
+def test_functions_that_another_package_has_replaced_are_left_alone(
     number: int,
     replace: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,

@@ -263,7 +263,7 @@ async def summed(client: Client, scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("window", [True, False])
-def test_a_real_cluster_computes_as_ever_with_and_without_the_window(window: bool) -> None:
+def test_a_real_cluster_computes_with_and_without_the_window(window: bool) -> None:
     async def run() -> None:
         settings = {SWITCH: True, "distributed.comm.backhaul.work-in-hand.enabled": window}
         with dask.config.set(settings):

@@ -91,7 +91,7 @@ def test_numbers_of_a_range_are_named_as_dask_names_them() -> None:
         assert names_of_calls("x", "token", (numbers,)) == expected
 
 
-def test_a_function_that_is_no_longer_what_its_name_says_has_another_token(
+def test_a_function_whose_name_was_reassigned_has_another_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = function_token(inc, {}, (1,))
@@ -151,7 +151,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("module", ["__main__", "no_such_module"])
-def test_a_function_that_is_pickled_by_value_has_the_token_of_what_it_is_now(module: str) -> None:
+def test_a_function_pickled_by_value_has_the_token_of_its_present_state(module: str) -> None:
     scope: dict[str, Any] = {"__name__": module}
     exec(PROGRAM, scope)
     for change in ["", *CHANGES]:
@@ -183,7 +183,7 @@ def test_the_token_of_a_function_that_stays_the_same_is_computed_once(
     assert len(calls) >= 6
 
 
-def test_who_makes_tokens_of_functions_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_tokenizer_of_functions_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     function_token(inc, {}, (1,))
     kind = type(inc)
     monkeypatch.setitem(normalize_token._lookup, kind, lambda func: ("mine", func.__name__))

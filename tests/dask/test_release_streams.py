@@ -9,7 +9,7 @@ import pytest
 from tests.dask.release_streams import STREAMS, main
 
 
-def test_a_release_whose_worker_differs_is_told_from_the_core(
+def test_a_release_whose_worker_differs_is_distinguished_from_the_core(
     copied_dask: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = copied_dask / "distributed" / "worker_state_machine.py"

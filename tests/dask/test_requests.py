@@ -60,16 +60,16 @@ def test_cpu_is_one_unless_it_is_said_and_nothing_is_left_out() -> None:
         cloudpickle.loads(cloudpickle.dumps(Task("y", kernel, 1))),
     ],
 )
-def test_what_a_function_asks_for_is_found_wherever_it_is(spec: Any) -> None:
+def test_the_request_of_a_nested_function_is_found(spec: Any) -> None:
     assert needs_of(spec) == ON_GPU
 
 
 @pytest.mark.parametrize("spec", [plain, 1, "kernel", ("x", 0), Task("x", plain, 1), int, object()])
-def test_what_asks_for_nothing_has_no_needs(spec: Any) -> None:
+def test_a_function_without_a_request_has_no_needs(spec: Any) -> None:
     assert needs_of(spec) is None
 
 
-def test_what_is_fused_asks_for_the_larger_of_each() -> None:
+def test_a_fused_task_asks_for_the_larger_of_each() -> None:
     fused = Task.fuse(Task("x", kernel, 1), Task("y", large, TaskRef("x")))
     assert needs_of(fused) == Needs({"GPU": 2, "MEMORY": 1e9, "CPU": 1}, ["GPU"])
 
@@ -82,7 +82,7 @@ def test_functions_made_in_another_process_still_ask() -> None:
     assert needs_of(cloudpickle.loads(cloudpickle.dumps(local))) == Needs({"GPU": 1})
 
 
-def test_what_can_have_no_attribute_is_refused() -> None:
+def test_an_object_without_attributes_is_refused() -> None:
     with pytest.raises(TypeError, match="can have no attributes"):
         resources(GPU=1)(len)
     with pytest.raises(TypeError, match="only what can be called"):
@@ -116,13 +116,13 @@ def test_command_lines_say_numbers_ids_and_groups(text: str | None, expected: An
         ("GPU=[-1]", "GPU must be a number, ids like"),
     ],
 )
-def test_what_cannot_be_declared_is_refused_with_its_name(text: str, message: str) -> None:
+def test_an_impossible_declaration_is_refused_with_its_name(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         declarations.parse(text)
     assert message in str(caught.value)
 
 
-def test_dask_is_told_how_much_there_is() -> None:
+def test_dask_gets_the_declared_amounts() -> None:
     said = declarations.checked({"GPU": ((0, 1), (2,)), "NIC": range(2), "MEMORY": 64e9})
     assert declarations.totals(said) == {"GPU": 3, "NIC": 2, "MEMORY": 64e9}
     assert declarations.groups_of(said) == {"GPU": [[0, 1], [2]], "NIC": [[0, 1]]}

@@ -317,7 +317,7 @@ async def test_leases_come_back_when_a_worker_is_lost(eventually: Eventually) ->
 
 
 @pytest.mark.asyncio
-async def test_what_is_in_use_stays_in_use_when_there_is_more(eventually: Eventually) -> None:
+async def test_units_in_use_stay_in_use_when_units_are_added(eventually: Eventually) -> None:
     async with cluster({"GPU": 1}) as (client, scheduler, (worker,)):
         first = client.submit(gated_gpu, 0)
         await eventually(lambda: slots(worker).held)
@@ -333,7 +333,7 @@ async def test_what_is_in_use_stays_in_use_when_there_is_more(eventually: Eventu
 
 
 @pytest.mark.asyncio
-async def test_what_no_worker_can_ever_meet_is_said_once_and_waits(
+async def test_a_request_that_no_worker_can_meet_is_logged_once_and_waits(
     caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     async with cluster({"GPU": 2}) as (client, scheduler, _):
@@ -385,13 +385,13 @@ async def test_cpu_is_never_a_restriction_of_dasks() -> None:
         ({"CPU": 1}, ["CPU"], "affinity to CPU: the threads of a worker have no ids"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(amounts: Any, affinity: Any, message: str) -> None:
+def test_an_impossible_request_is_refused(amounts: Any, affinity: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resources(affinity=affinity, **amounts)
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_annotated_fails_the_graph() -> None:
+async def test_an_impossible_annotation_fails_the_graph() -> None:
     async with cluster({"GPU": 1}) as (client, _, _):
         future = client.submit(quick, 1, resources={"GPU": float("nan")})
         with pytest.raises(ConfigError, match="cannot ask for that much GPU: NaN is no amount"):
@@ -435,7 +435,9 @@ async def gated_gpu_in_the_event_loop(_: int) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("first", [gated_gpu_and_thread, gated_gpu_in_the_event_loop])
-async def test_what_follows_a_task_holds_nothing_of_it(first: Any, eventually: Eventually) -> None:
+async def test_callbacks_of_a_task_hold_none_of_its_units(
+    first: Any, eventually: Eventually
+) -> None:
     async with cluster({"GPU": 1}, nthreads=1) as (client, _, (worker,)):
         before = client.submit(first, 1)
         await eventually(lambda: worker.state.executing)

@@ -47,7 +47,7 @@ def room(expectation: Expectation, tasks: int = 0, *, threads: int = 1, **change
 
 
 @pytest.mark.parametrize(("threads", "tasks"), [(0, 1), (1, 2), (2, 3), (4, 5), (10, 11)])
-def test_the_floor_is_what_upstream_gives(threads: int, tasks: int) -> None:
+def test_the_floor_is_upstreams_limit(threads: int, tasks: int) -> None:
     assert floor_tasks(threads, 1.1) == tasks
 
 
@@ -66,7 +66,7 @@ def test_the_shortest_tasks_count_with_their_turnaround() -> None:
     assert room(Expectation(0, 0), threads=16) == pytest.approx(tasks, abs=1)
 
 
-def test_what_is_in_hand_leaves_less_room() -> None:
+def test_tasks_in_flight_leave_less_room() -> None:
     assert room(Expectation(1e-3, 0), 15) == 5
     assert room(Expectation(1e-3, 0), 25) == 0
 
@@ -183,7 +183,7 @@ def test_room_keeps_every_limit(
 
 
 @given(seconds, sizes, counts, threads, st.floats(0, 1e15))
-def test_what_is_taken_back_leaves_the_floor(
+def test_tasks_that_are_taken_back_leave_the_floor(
     duration_s: float, nbytes: float, tasks: int, threads: int, budget_bytes: float
 ) -> None:
     expectation = Expectation(duration_s, nbytes)

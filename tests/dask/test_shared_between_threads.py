@@ -105,7 +105,7 @@ def test_threads_share_the_pools_of_a_worker() -> None:
     assert pools.amounts() == {"DISK": (3.0, 3.0), "GPU": (4.0, 4.0)}
 
 
-def test_threads_share_what_is_known_of_links() -> None:
+def test_threads_share_the_table_of_links() -> None:
     figures = (1e9, 1e-5)
     links = Links(same_host=figures, other_host=figures, device=figures, links_max=1000)
     links.add_worker("tcp://first", "token-first", "host-0")

@@ -70,7 +70,7 @@ async def test_a_thread_sends_by_itself(comm_pair: CommPair) -> None:
 
 
 @gen_test()
-async def test_what_the_loop_has_queued_goes_first(comm_pair: CommPair) -> None:
+async def test_messages_that_the_loop_has_queued_go_first(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         with ThreadPoolExecutor(1) as pool:
             stream.send("first", "second")
@@ -81,7 +81,7 @@ async def test_what_the_loop_has_queued_goes_first(comm_pair: CommPair) -> None:
 
 
 @gen_test()
-async def test_dense_messages_leave_when_one_is_due_or_somebody_waits(
+async def test_dense_messages_leave_when_one_is_due_or_a_thread_waits(
     comm_pair: CommPair, dense: None
 ) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
@@ -105,7 +105,7 @@ async def test_dense_messages_leave_when_one_is_due_or_somebody_waits(
 
 
 @gen_test()
-async def test_dense_messages_leave_though_nobody_waits(
+async def test_dense_messages_leave_though_no_thread_waits(
     comm_pair: CommPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batched_stream, "_DENSE_S", 3600.0)
@@ -179,7 +179,7 @@ async def test_a_thread_that_fills_the_link_has_the_loop_wait_for_the_peer(
 
 
 @gen_test()
-async def test_a_thread_leaves_to_the_loop_what_is_too_large(comm_pair: CommPair) -> None:
+async def test_a_thread_leaves_large_messages_to_the_loop(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         large = to_serialize(bytes(20 << 20))
         assert await asyncio.to_thread(stream.send_in_thread, large)
@@ -189,7 +189,7 @@ async def test_a_thread_leaves_to_the_loop_what_is_too_large(comm_pair: CommPair
 
 
 @gen_test()
-async def test_what_cannot_be_sent_ends_the_stream_as_ever(
+async def test_a_message_that_cannot_be_sent_ends_the_stream(
     comm_pair: CommPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
@@ -241,7 +241,7 @@ class Submitting:
 
 
 @gen_test()
-async def test_who_sends_in_the_midst_of_sending_is_left_to_the_loop(comm_pair: CommPair) -> None:
+async def test_a_send_in_the_middle_of_a_send_is_left_to_the_loop(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         message = Submitting(stream.send_in_thread)
         assert await asyncio.to_thread(stream.send_in_thread, message)

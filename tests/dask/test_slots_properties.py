@@ -175,7 +175,7 @@ def random_life(seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_lost_and_nothing_waits_for_what_is_free(seed: int) -> None:
+def test_no_unit_is_lost_and_no_task_waits_for_a_free_unit(seed: int) -> None:
     random_life(seed, 300)
 
 
@@ -209,7 +209,7 @@ def test_without_turns_single_units_are_taken_for_ever(monkeypatch: pytest.Monke
     assert begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200) is None
 
 
-def test_what_comes_before_goes_past_nobody() -> None:
+def test_a_task_of_higher_priority_overtakes_no_request() -> None:
     worker = SlottedState({"GPU": [[0, 1]]}, nthreads=1)
     for number in range(2):
         worker.compute(f"single-{number}", {"GPU": 1.0}, 0.0, 0)
@@ -221,7 +221,7 @@ def test_what_comes_before_goes_past_nobody() -> None:
     assert worker.slots._turns.kept is None
 
 
-def test_what_was_kept_for_a_task_that_nobody_wants_any_more_is_lent_again() -> None:
+def test_units_reserved_for_an_unwanted_task_are_lent_again() -> None:
     worker = SlottedState({"GPU": [[0, 1]]}, nthreads=1)
     for _ in staggered(worker, 200):
         if worker.slots._turns.kept is not None:

@@ -140,7 +140,7 @@ def test_a_value_that_a_program_can_change_is_left_alone(value: Any) -> None:
         pytest.param(2**80_000, id="number"),
     ],
 )
-def test_whatever_is_large_or_not_plain_is_left_alone(value: Any) -> None:
+def test_large_or_mutable_results_are_left_alone(value: Any) -> None:
     assert pickled_if_plain(value, 8192) is None
 
 
@@ -263,7 +263,7 @@ async def test_no_more_is_held_than_was_said(
 
 
 @pytest.mark.parametrize("slow", ["client", "scheduler"])
-def test_whoever_does_not_keep_up_is_sent_no_results(
+def test_a_peer_that_does_not_keep_up_is_sent_no_results(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
@@ -487,7 +487,7 @@ async def test_in_any_mixture_results_are_right(
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
-async def test_once_nobody_holds_them_workers_send_no_more(
+async def test_workers_send_no_more_results_once_no_client_holds_them(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
     carrier = inline_results.installed(scheduler)
@@ -508,7 +508,7 @@ async def test_once_nobody_holds_them_workers_send_no_more(
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, **CLUSTER)
-async def test_streams_of_those_who_have_gone_are_let_go_of(
+async def test_streams_of_peers_that_left_are_released(
     client: Client, scheduler: Scheduler, a: Worker, b: Worker
 ) -> None:
     async with Client(scheduler.address, asynchronous=True) as other:
@@ -531,7 +531,7 @@ async def test_streams_of_those_who_have_gone_are_let_go_of(
 
 
 @gen_test()
-async def test_a_worker_is_told_nothing_for_one_that_had_its_address() -> None:
+async def test_a_worker_gets_no_request_of_one_that_had_its_address() -> None:
     key = f"{ROOT}.enabled"
     async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
         first = await Worker(scheduler.address, nthreads=1, host="127.0.0.1")

@@ -93,7 +93,7 @@ def test_a_worker_fetches_from_the_holder_whose_link_was_measured_faster() -> No
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_holders_that_look_alike_share_what_is_asked_of_them(placed: bool) -> None:
+def test_holders_with_equal_links_share_the_requests(placed: bool) -> None:
     # Of one class with it, or with a scheduler that says nothing.
     measured = {FAST: 1.0e9, SLOW: 1.1e9 if placed else 2e7}
     found = asyncio.run(fetched_from(measured, placed=placed))
@@ -101,7 +101,7 @@ def test_holders_that_look_alike_share_what_is_asked_of_them(placed: bool) -> No
     assert set(found) == {FAST, SLOW}
 
 
-def test_a_worker_that_does_not_listen_is_told_nothing() -> None:
+def test_a_worker_that_does_not_listen_gets_no_links() -> None:
     async def run() -> None:
         with dask.config.set({PLACED: True, NEAREST_FIRST: False}):
             async with (
@@ -141,7 +141,7 @@ def test_nonsense_is_left_out_with_one_line_and_the_worker_goes_on(
     assert "-1" in line
 
 
-def test_who_was_not_told_of_is_as_the_others_are_and_the_own_host_is_nearest() -> None:
+def test_a_holder_without_a_link_counts_as_the_others_and_the_own_host_is_nearest() -> None:
     own, near, far, unknown = (f"backhaul://10.0.0.{host}:1" for host in range(4))
     told = ToldLinks(own, {"10.0.0.1": 30, "10.0.0.2": 24}, {"backhaul://10.0.0.0:2": 33})
     assert told("backhaul://10.0.0.0:3") < told("backhaul://10.0.0.0:2") < told(near) < told(far)
@@ -160,7 +160,7 @@ def test_any_time_has_a_class_that_a_worker_takes(seconds_per_byte: float) -> No
     ToldLinks("backhaul://10.0.0.1:1", {"h": link_class(seconds_per_byte)}, {})
 
 
-def test_a_worker_is_told_what_is_new_at_most_once_a_second() -> None:
+def test_a_worker_gets_new_links_at_most_once_a_second() -> None:
     async def run() -> None:
         scheduler: Any = Scheduler(dashboard=False, dashboard_address=":0")
         sent: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ class Reader:
 
 
 @gen_test()
-async def test_everything_is_handled_once_and_in_order_by_whoever_may(comm_pair: CommPair) -> None:
+async def test_everything_is_handled_once_and_in_order_by_any_reader(comm_pair: CommPair) -> None:
     count = 3000
     async with comm_pair() as (a, b):
         listening: Any = Listening()

@@ -108,7 +108,7 @@ def move(client: Client, make: Any, sender: str, receiver: str) -> dict[str, Any
     return found
 
 
-def test_bytes_and_messages_of_each_link_are_told(client: Client) -> None:
+def test_bytes_and_messages_of_each_link_are_reported(client: Client) -> None:
     a, b = workers_of(client)
     before = frame_of(client)
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_no_time_is_rounded_up(client: Client) -> None:
     assert 0 < min(ours) < 0.001
 
 
-def test_bytes_are_those_that_came_not_what_somebody_takes_them_for(client: Client) -> None:
+def test_bytes_are_those_of_the_message_not_of_its_objects(client: Client) -> None:
     # The second way: estimates, and only if they say more than a megabyte.
     a, b = workers_of(client)
     before = frame_of(client)
@@ -224,7 +224,7 @@ def test_the_scheduler_says_what_the_workers_have_counted(client: Client) -> Non
     assert row.bandwidth.item() == pytest.approx(nbytes / seconds)
 
 
-def test_metrics_for_prometheus_tell_what_each_process_received(client: Client) -> None:
+def test_metrics_for_prometheus_have_the_data_that_each_process_received(client: Client) -> None:
     a, b = workers_of(client)
     before = metrics_of(client, b)
     move(client, lambda: np.ones(MIB), a, b)
@@ -270,7 +270,7 @@ def test_a_heartbeat_tells_without_being_asked(client: Client) -> None:
         known = transfers(client, refresh=False)
 
 
-def test_what_a_worker_joins_with_can_be_written_to_a_file(tmp_path: Path) -> None:
+def test_the_metrics_of_a_joining_worker_can_be_written_to_a_file(tmp_path: Path) -> None:
     with (
         LocalCluster(protocol="backhaul", n_workers=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
@@ -280,7 +280,7 @@ def test_what_a_worker_joins_with_can_be_written_to_a_file(tmp_path: Path) -> No
         assert not worker["metrics"].get("backhaul")
 
 
-def test_what_workers_that_left_have_moved_stays() -> None:
+def test_transfers_of_workers_that_left_stay() -> None:
     with (
         LocalCluster(
             protocol="backhaul", n_workers=2, threads_per_worker=1, dashboard_address=":0"

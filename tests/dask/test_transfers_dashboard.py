@@ -105,7 +105,7 @@ async def move(client: Client, sender: str, receiver: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
+async def test_the_page_shows_transfers_by_sender_and_receiver_and_is_updated(
     browser_of: Callable[..., Browser], start: Start, tmp_path: Path
 ) -> None:
     async with (
@@ -200,7 +200,7 @@ def test_a_look_that_costs_much_is_taken_less_often(monkeypatch: pytest.MonkeyPa
     assert looks == 2
 
 
-def test_what_bokeh_writes_of_a_look_is_counted_with_it() -> None:
+def test_the_time_of_bokehs_writes_is_counted_with_a_look() -> None:
     from bokeh.document import Document
     from bokeh.protocol import Protocol
 

@@ -53,7 +53,7 @@ async def test_heartbeats_carry_it_past_upstream(
 
 
 @gen_cluster(client=True, nthreads=[], **OVER_BACKHAUL)
-async def test_workers_that_come_and_go_while_nobody_looks_take_no_room(
+async def test_workers_that_come_and_go_unread_take_no_room(
     client: Client, scheduler: Scheduler
 ) -> None:
     account: Any = scheduler.handlers["heartbeat_worker"].__self__  # type: ignore[attr-defined]

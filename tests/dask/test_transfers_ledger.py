@@ -55,7 +55,7 @@ def test_a_link_is_named_by_the_workers_at_its_ends() -> None:
     assert only_row(ledger) == Row("w0", "w1", "shm", MIB, counts, 7.0, 7.0, True)
 
 
-def test_who_is_no_worker_has_its_process_id_and_host() -> None:
+def test_a_process_without_a_worker_has_its_process_id_and_host() -> None:
     ledger = ledger_of(1)
     counts = Counts(1, 10, 0, 0.0)
     ledger.handle_report("w0", report("p0", [["stranger", "tcp", {0: counts}]]), 7.0)
@@ -63,7 +63,7 @@ def test_who_is_no_worker_has_its_process_id_and_host() -> None:
     assert (row.sender, row.present) == ("process 1 on 10.0.0.1", False)
 
 
-def test_workers_of_one_process_are_told_by_the_first_and_how_many_more() -> None:
+def test_workers_of_one_process_are_named_by_the_first_and_the_number_of_others() -> None:
     ledger = ledger_of(2)
     counts = Counts(1, 10, 0, 0.0)
     for address in ("w0", "w2", "w3"):
@@ -100,12 +100,12 @@ def test_a_bandwidth_is_bytes_over_seconds_however_many_transfers_a_heartbeat_br
         assert bandwidth_bytes_per_s(link.sizes) == pytest.approx(1e9)
 
 
-def test_the_bandwidth_of_what_is_not_timed_is_no_number() -> None:
+def test_the_bandwidth_of_untimed_messages_is_no_number() -> None:
     assert math.isnan(bandwidth_bytes_per_s({0: Counts(5, 500, 0, 0.0)}))
     assert math.isnan(bandwidth_bytes_per_s({}))
 
 
-def test_what_a_worker_that_left_has_moved_stays() -> None:
+def test_transfers_of_a_worker_that_left_stay() -> None:
     ledger = ledger_of(3)
     counts = Counts(1, MIB, 0, 0.1)
     ledger.handle_report("w0", report("p0", [["p1", "shm", {MIB: counts}]]), 1.0)
@@ -129,7 +129,7 @@ def test_processes_that_left_long_ago_are_forgotten() -> None:
     assert len(ledger) == 10
 
 
-def test_links_are_bounded_and_what_is_not_told_apart_still_adds_up() -> None:
+def test_links_are_bounded_and_the_others_still_add_up() -> None:
     ledger = ledger_of(2, links_max=5)
     counts = Counts(1, MIB, 0, 0.1)
     flows = [[f"p{number}", "tcp", {MIB: counts}] for number in range(1, 9)]
@@ -164,7 +164,7 @@ def test_an_address_that_another_process_has_taken_is_the_new_ones() -> None:
     assert ledger.name_of("w1") == "w1"
 
 
-def test_what_came_lately_fades() -> None:
+def test_recent_rates_fade() -> None:
     ledger = ledger_of(2)
     ledger.handle_report("w0", report("p0", [["p1", "shm", {MIB: Counts(1, 10**9, 0, 1.0)}]]), 5.0)
     (_, _, link) = next(ledger.links())
@@ -191,7 +191,7 @@ def told(made: Any) -> set[str]:
     return {flow[0] for flow in made["flows"]}
 
 
-def test_a_heartbeat_tells_what_has_changed() -> None:
+def test_a_heartbeat_reports_changes() -> None:
     flows = Flows(3)
     reporter = Reporter(flows)
     assert reporter() == {"process": process_token(), "totals": [], "flows": [], "links": []}
@@ -233,7 +233,7 @@ def test_a_heartbeat_that_was_lost_is_made_good() -> None:
     assert len(heard) == 20
 
 
-def test_all_that_is_told_is_what_there_is_after_any_sequence() -> None:
+def test_all_reports_add_up_after_any_sequence() -> None:
     rng = random.Random(3)
     flows, ledger = Flows(150), ledger_of(0)
     reporter = Reporter(flows)

@@ -101,7 +101,7 @@ def comes_back() -> Any:
 
 
 @pytest.mark.asyncio
-async def test_who_rejoins_holds_again_what_it_gave_back(eventually: Eventually) -> None:
+async def test_a_task_that_rejoins_holds_its_units_again(eventually: Eventually) -> None:
     async with cluster({"GPU": 1}) as (client, _, (worker,)):
         leaves = client.submit(comes_back)
         await eventually(lambda: "left" in begun)
@@ -131,7 +131,7 @@ def comes_back_and_leaves_again() -> Any:
 
 
 @pytest.mark.asyncio
-async def test_who_secedes_again_gives_back_again(eventually: Eventually) -> None:
+async def test_a_task_that_secedes_again_returns_its_units_again(eventually: Eventually) -> None:
     async with cluster({"GPU": 1}) as (client, _, (worker,)):
         leaves = client.submit(comes_back_and_leaves_again)
         for number, name in enumerate(("first", "second", "third")):
@@ -153,7 +153,7 @@ def computes_inside() -> Any:
 
 
 @pytest.mark.asyncio
-async def test_who_computes_something_inside_a_task_holds_its_unit_afterwards(
+async def test_a_task_that_computes_a_graph_inside_holds_its_unit_afterwards(
     eventually: Eventually,
 ) -> None:
     async with cluster({"GPU": 2}, nthreads=1) as (client, _, (worker,)):
@@ -173,7 +173,7 @@ def leaves_and_is_back() -> Any:
 
 
 @pytest.mark.asyncio
-async def test_who_rejoins_at_once_holds_something_too(eventually: Eventually) -> None:
+async def test_a_task_that_rejoins_immediately_holds_units_too(eventually: Eventually) -> None:
     async with cluster({"GPU": 2}) as (client, _, (worker,)):
         futures = [client.submit(leaves_and_is_back, pure=False) for _ in range(20)]
         assert set(await client.gather(futures)) <= {0, 1}
@@ -181,7 +181,9 @@ async def test_who_rejoins_at_once_holds_something_too(eventually: Eventually) -
 
 
 @pytest.mark.asyncio
-async def test_who_cannot_hold_it_again_is_told(eventually: Eventually) -> None:
+async def test_a_task_that_cannot_hold_its_units_again_gets_an_error(
+    eventually: Eventually,
+) -> None:
     async with cluster({"GPU": 1}) as (client, _, (worker,)):
         leaves = client.submit(comes_back)
         await eventually(lambda: "left" in begun)
@@ -212,7 +214,7 @@ def leaves() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_rejoins_takes_no_thread_that_went_on_by_itself(
+async def test_a_task_that_rejoins_takes_no_thread_that_has_begun_another_task(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = threading.Event()

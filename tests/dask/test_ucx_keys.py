@@ -126,14 +126,14 @@ def test_variables_of_the_environment_go_before_keys(
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_key_and_value(
+def test_an_impossible_value_is_refused_with_key_and_value(
     keys: Any, others: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         outcome(keys, **others)
 
 
-def test_what_has_no_meaning_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_without_meaning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     keys = {"nvlink": True, "multi-buffer": True, "infinband": True, "reuse-endpoints": False}
     with caplog.at_level(logging.INFO, "backhaul.dask"):
         for _ in range(3):
@@ -177,7 +177,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(find_spec("libucx") is None, reason="no wheel libucx")
 @pytest.mark.parametrize("root", ["DASK_DISTRIBUTED__COMM__UCX", "DASK_DISTRIBUTED_UCXX"])
-def test_ucx_is_told_of_keys_that_variables_of_dask_have_set(root: str) -> None:
+def test_ucx_gets_keys_that_variables_of_dask_have_set(root: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ECHO],
         env={

@@ -137,7 +137,7 @@ def test_a_scheduler_without_the_library_says_which(start: Start) -> None:
 
 
 @needs_wheel
-def test_who_has_no_lane_in_common_is_told_so_at_once(start: Start) -> None:
+def test_peers_without_a_common_lane_fail_immediately_with_the_reason(start: Start) -> None:
     scheduler = start(*SCHEDULER, env=UCX_ALONE)
     address = scheduler.wait_for(r"Scheduler at:\s+(backhaul://\S+)")
     # Were it tried again, it would end with another error, and after the default of 30 s.

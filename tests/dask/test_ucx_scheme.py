@@ -71,7 +71,7 @@ def test_a_cluster_of_that_scheme_runs_over_shared_memory(program: Path) -> None
     assert int(said["sent"]) > 1_000_000
 
 
-def test_without_a_claim_dask_refuses_as_ever(program: Path) -> None:
+def test_without_a_claim_dask_refuses_the_scheme(program: Path) -> None:
     done = run(program, "ucx", "unclaimed")
     assert done.returncode != 0
     assert "UCX-Py has been deprecated" in done.stderr

@@ -124,7 +124,7 @@ async def test_nothing_to_wait_for_is_an_empty_list(wait_for_all: All) -> None:
 
 
 @gen_test()
-async def test_what_is_done_already_counts(wait_for_all: All) -> None:
+async def test_futures_that_are_done_already_count(wait_for_all: All) -> None:
     done = asyncio.ensure_future(value(1))
     await done
     assert await wait_for_all([done, value(2)]) == [1, 2]
@@ -179,7 +179,7 @@ async def test_later_exceptions_are_logged_unless_quiet(wait_for_all: All) -> No
 
 
 @gen_test()
-async def test_a_cancelled_task_cancels_whoever_waits(wait_for_all: All) -> None:
+async def test_a_cancelled_task_cancels_its_waiters(wait_for_all: All) -> None:
     never = asyncio.Event()
     task = asyncio.ensure_future(until(never))
     other = asyncio.ensure_future(until(never))

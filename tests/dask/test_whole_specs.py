@@ -91,7 +91,7 @@ def local(number: int) -> Any:
     ],
     ids=["method", "closure", "set", "array", "strides", "scalar"],
 )
-def test_what_the_codec_leaves_is_pickled(task: Task, result: Any) -> None:
+def test_tasks_that_the_codec_leaves_are_pickled(task: Task, result: Any) -> None:
     assert codec.encode_task(task) is None
     pickled = pickle_whole(task)
     assert pickled is not None
@@ -100,7 +100,7 @@ def test_what_the_codec_leaves_is_pickled(task: Task, result: Any) -> None:
     assert found() == result
 
 
-def test_arrays_may_be_written_to_as_ever() -> None:
+def test_arrays_are_writable() -> None:
     pickled = pickle_whole(Task("k", np.asarray, np.zeros(3)))
     assert pickled is not None
     array = pickle.loads(pickled)()
@@ -108,7 +108,7 @@ def test_arrays_may_be_written_to_as_ever() -> None:
     assert list(array) == [1.0, 0.0, 0.0]
 
 
-def test_what_a_task_depends_on_is_kept() -> None:
+def test_dependencies_of_a_task_are_kept() -> None:
     task = Task("k", Adder(1).add, Alias("other"))
     pickled = pickle_whole(task)
     assert pickled is not None
@@ -127,7 +127,7 @@ class Counted:
         return bytes, (bytes([Counted.counted % 256]) * 1000,)
 
 
-def test_nothing_is_pickled_beyond_what_may_be() -> None:
+def test_nothing_is_pickled_beyond_the_limit() -> None:
     assert pickle_whole(Task("k", np.sum, np.zeros(PICKLE_BYTES_MAX // 8))) is None
     assert pickle_whole(Task("k", len, bytes(PICKLE_BYTES_MAX))) is None
     parts = [Counted() for _ in range(1000)]
@@ -138,7 +138,7 @@ def test_nothing_is_pickled_beyond_what_may_be() -> None:
     assert pickle_whole(Task("k", len, parts)) is not None
 
 
-def test_what_cannot_be_pickled_is_left_to_dask() -> None:
+def test_an_object_that_cannot_be_pickled_is_left_to_dask() -> None:
     assert pickle_whole(Task("k", str, Adder(1, threading.Lock()))) is None
 
 
@@ -184,7 +184,7 @@ def _deserialize_registered(_header: Any, _frames: Any) -> Registered:
     return Registered("dask")
 
 
-def test_what_is_dask_s_to_serialize_is() -> None:
+def test_objects_with_dasks_serializers_are_left_to_dask() -> None:
     pickled = pickle_whole(Task("k", operator.attrgetter("by"), Registered("pickle")))
     assert pickled is not None
     assert pickle.loads(pickled)() == "dask"
@@ -192,7 +192,7 @@ def test_what_is_dask_s_to_serialize_is() -> None:
 
 @pytest.mark.parametrize("refuses", [refuse, end, lock])
 @pytest.mark.parametrize("by", ["submit", "compute"])
-def test_what_no_worker_can_load_fails_alone(by: str, refuses: Any) -> None:
+def test_a_task_that_no_worker_can_load_fails_alone(by: str, refuses: Any) -> None:
     @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         held = client.submit(inc, 1)

@@ -71,7 +71,7 @@ async def test_a_released_task_leaves_no_result(
 
 
 @cluster(1, 1)
-async def test_a_closing_worker_lets_go_of_what_runs(
+async def test_a_closing_worker_drops_running_tasks(
     client: Client,
     scheduler: Scheduler,
     a: Worker,
@@ -150,7 +150,7 @@ async def test_a_pool_that_is_shut_down_fails_all_that_wait_for_it(
 
 
 @cluster(1)
-async def test_what_is_cancelled_in_the_queue_does_not_run(
+async def test_a_task_cancelled_in_the_queue_does_not_run(
     client: Client, scheduler: Scheduler, worker: Worker, path: Path, eventually: Eventually
 ) -> None:
     executor: Any = worker.executors["default"]

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
         ("finalizer", "tasks"),
     ],
 )
-def test_chains_go_on_beside_what_looks_in_the_midst(what: str, look: str) -> None:
+def test_chains_go_on_beside_reads_in_the_middle_of_other_operations(what: str, look: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.dask.execution.looking", what, look],
         cwd=ROOT,

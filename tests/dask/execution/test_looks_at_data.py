@@ -26,7 +26,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("has_rust", [False, True], ids=["python", "rust"])
-def test_whoever_asks_finds_what_the_client_has_heard_of(has_rust: bool) -> None:
+def test_a_read_finds_the_results_that_the_client_knows(has_rust: bool) -> None:
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
@@ -76,7 +76,7 @@ def test_results_stay_as_they_are_between_two_awaits() -> None:
 
 
 @pytest.mark.parametrize("has_rust", [False, True], ids=["python", "rust"])
-def test_what_a_client_runs_finds_the_tasks_that_it_has_heard_of(
+def test_a_function_of_a_client_finds_the_tasks_that_the_client_knows(
     has_rust: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_rust:

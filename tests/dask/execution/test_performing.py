@@ -138,7 +138,7 @@ def test_a_worker_that_sends_in_its_own_way_sends_each() -> None:
     assert [what for _, what in worker.sent] == ["release-worker-data", "add-keys", "long-running"]
 
 
-def test_keys_that_are_named_for_who_debugs_are_cut() -> None:
+def test_keys_in_debug_output_are_cut() -> None:
     worker = Noting([gather(*(f"key-{number}" for number in range(100)))], debug=True)
     perform(worker)
     [(name, *_)] = worker.started

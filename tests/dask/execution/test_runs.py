@@ -155,7 +155,7 @@ async def test_a_thread_takes_tasks_in_the_order_of_the_state_machine(
 
 
 @cluster(1, config=ALL_AT_ONCE)
-async def test_who_asks_for_a_task_that_a_thread_has_taken_finds_it_executing(
+async def test_a_task_that_a_thread_has_taken_is_found_executing(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
     first = await hold(client, eventually)
@@ -199,7 +199,7 @@ async def test_a_result_does_not_wait_for_a_long_task_behind_it(
 
 
 @cluster(1, config=ALL_AT_ONCE)
-async def test_what_needs_a_result_goes_before_what_was_laid_out(
+async def test_a_dependent_task_goes_before_tasks_that_were_laid_out(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
     first = await hold(client, eventually)
@@ -237,7 +237,7 @@ class Listening(WorkerPlugin):
 
 
 @cluster(1, config=ALL_AT_ONCE)
-async def test_a_plugin_hears_of_each_task_before_it_begins(
+async def test_a_plugin_is_called_for_each_task_before_it_begins(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
     plugin = Listening()

@@ -79,7 +79,9 @@ def executed(worker: Worker) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("memory_limit", [0, "10 GB"], ids=["dict", "may-spill"])
-def test_all_is_as_if_the_event_loop_had_told(memory_limit: Any, eventually: Eventually) -> None:
+def test_all_is_as_if_the_event_loop_had_reported(
+    memory_limit: Any, eventually: Eventually
+) -> None:
     @cluster(1, timeout=300, worker_kwargs={"memory_limit": memory_limit})
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
@@ -117,7 +119,7 @@ def is_in_memory(worker: Worker, key: Any) -> bool:
     return task is not None and task.state == "memory"
 
 
-def test_whoever_looks_finds_what_has_ended(eventually: Eventually) -> None:
+def test_a_read_finds_all_ended_tasks(eventually: Eventually) -> None:
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
@@ -156,7 +158,7 @@ def make(_: Any) -> list[Looks]:
     return [Looks()]
 
 
-def test_results_that_are_let_go_of_look_at_the_worker(
+def test_released_results_may_read_the_worker(
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     @cluster(1, timeout=300)
@@ -203,7 +205,7 @@ def make_waiting(_: Any) -> list[Waits]:
     return [Waits()]
 
 
-def test_results_that_are_let_go_of_may_wait_for_the_event_loop(
+def test_released_results_may_wait_for_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     @cluster(1, timeout=300)
@@ -257,7 +259,7 @@ class Begun:
     is_heard = False
 
 
-def test_what_begins_while_a_thread_tells_of_the_others_is_heard_of_first() -> None:
+def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> None:
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
@@ -314,7 +316,7 @@ def test_threads_leave_data_alone_while_a_client_runs_a_function(eventually: Eve
     run()
 
 
-def test_what_the_state_machine_refuses_ends_the_stream(
+def test_an_event_that_the_state_machine_refuses_ends_the_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     fails = threading.Event()

@@ -165,7 +165,7 @@ def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it(validates: b
     run()
 
 
-def test_another_worker_gets_what_a_thread_has_told_of() -> None:
+def test_another_worker_gets_a_result_that_a_thread_has_reported() -> None:
     """The event loop catches up before it says that there is no such result."""
 
     # In processes of their own: one event loop for all has always caught up.
@@ -192,7 +192,7 @@ def test_another_worker_gets_what_a_thread_has_told_of() -> None:
     run()
 
 
-def test_what_is_told_is_what_dask_tells() -> None:
+def test_reports_are_those_of_dask() -> None:
     """The messages of the same tasks, with and without."""
     found: dict[bool, list[dict[str, Any]]] = {}
     for is_on in (True, False):
@@ -238,7 +238,7 @@ def test_what_is_told_is_what_dask_tells() -> None:
             assert type(message["thread"]) is int
 
 
-def test_who_asks_for_the_worker_finds_the_task_executing(eventually: Eventually) -> None:
+def test_a_task_that_asks_for_the_worker_is_executing(eventually: Eventually) -> None:
     def look() -> tuple[str, str]:
         worker = get_worker()
         (mine,) = worker.active_threads.values()
@@ -401,7 +401,7 @@ class Hears(WorkerPlugin):
         self.heard.append((key, finish))
 
 
-def test_a_plugin_hears_before_a_task_begins(eventually: Eventually) -> None:
+def test_a_plugin_is_called_before_a_task_begins(eventually: Eventually) -> None:
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
@@ -505,7 +505,7 @@ def wait_and_fail(gate: str) -> None:
     raise ValueError(gate)
 
 
-def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
+def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @cluster(1, timeout=180)
@@ -594,7 +594,7 @@ def test_a_message_that_is_odd_is_the_event_loops_to_refuse(eventually: Eventual
     run()
 
 
-def test_what_has_ended_of_a_message_is_handled_and_the_rest_left_to_threads(
+def test_ended_tasks_of_a_message_are_handled_and_the_rest_left_to_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message of many tasks takes longer than the event loop may be behind."""
@@ -635,7 +635,7 @@ def pause(seconds: float) -> float:
     return seconds
 
 
-def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
+def test_a_task_waits_until_the_event_loop_has_handled_the_one_before(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that ends a task of the event loop is free as soon as the loop handles the end."""
@@ -685,7 +685,7 @@ def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
     run()
 
 
-def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
+def test_a_request_without_need_of_begun_tasks_handles_none_of_them(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a look for missing keys, and for results that are on the worker."""
@@ -728,9 +728,7 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
 
 
 @pytest.mark.parametrize("validates", [True, False])
-def test_a_task_that_has_been_told_of_holds_no_context(
-    monkeypatch: pytest.MonkeyPatch, validates: bool
-) -> None:
+def test_a_reported_task_holds_no_context(monkeypatch: pytest.MonkeyPatch, validates: bool) -> None:
     """It gets another one where the state machine handles the release."""
     dropped: list[bool] = []
     made: list[Any] = []
@@ -769,7 +767,7 @@ def test_a_task_that_has_been_told_of_holds_no_context(
     run()
 
 
-def test_the_event_loop_asks_again_in_time_though_nobody_has_looked(
+def test_the_event_loop_asks_again_in_time_without_a_thread(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that a thread begins meanwhile does not wait for longer."""

@@ -85,7 +85,7 @@ def test_a_refused_patch_that_the_core_does_not_call_leaves_the_core_on(
     assert "WorkerState.handle_stimulus" in off
 
 
-def test_what_is_told_without_a_look_leaves_the_state_in_rust() -> None:
+def test_reads_without_a_transfer_leave_the_state_in_rust() -> None:
     async def run(client: Client, a: Worker, b: Worker) -> None:
         futures = client.map(inc, range(20), workers=[a.address])
         await client.gather(futures)
@@ -122,7 +122,7 @@ def test_what_is_told_without_a_look_leaves_the_state_in_rust() -> None:
         lambda state: next(iter(state.tasks.values())).who_has,
     ],
 )
-def test_who_looks_finds_all_of_it(look: Callable[[Any], Any]) -> None:
+def test_a_read_finds_the_whole_state(look: Callable[[Any], Any]) -> None:
     async def run(client: Client, a: Worker, b: Worker) -> None:
         futures = client.map(inc, range(10), workers=[a.address])
         total = client.submit(sum, futures, workers=[a.address])
@@ -148,7 +148,7 @@ def test_who_looks_finds_all_of_it(look: Callable[[Any], Any]) -> None:
     quiet(run)()
 
 
-def test_who_has_kept_tasks_and_logs_sees_what_comes_later() -> None:
+def test_kept_tasks_and_logs_show_later_entries() -> None:
     async def run(client: Client, a: Worker, b: Worker) -> None:
         tasks, log, stimulus_log = a.state.tasks, a.state.log, a.state.stimulus_log
         for kept in (tasks, log, stimulus_log):
@@ -245,7 +245,7 @@ def test_a_plugin_hears_of_what_comes_after_it() -> None:
     quiet(run)()
 
 
-def test_what_asks_for_more_than_a_thread_is_pythons() -> None:
+def test_tasks_that_ask_for_more_than_a_thread_are_pythons() -> None:
     class Counts:
         def __init__(self) -> None:
             self.count = 0
@@ -480,7 +480,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_a_state_that_nobody_has_any_more_is_collected() -> None:
+def test_a_state_without_references_is_collected() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     lazy_collections.install(state)
     keeper = Keeper(state, threading.RLock())
@@ -509,7 +509,7 @@ def test_a_state_that_nobody_has_any_more_is_collected() -> None:
     assert gone() is None
 
 
-def test_what_rust_cannot_count_is_pythons() -> None:
+def test_numbers_that_rust_cannot_count_are_pythons() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     lazy_collections.install(state)
     keeper = Keeper(state, threading.RLock())

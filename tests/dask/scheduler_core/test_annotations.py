@@ -82,7 +82,7 @@ async def test_tasks_go_where_they_may(eventually: Eventually) -> None:
 
 
 @gen_test()
-async def test_what_fails_is_tried_again() -> None:
+async def test_a_failing_task_is_tried_again() -> None:
     async with cluster() as (c, _, core, _):
         assert await c.gather(c.map(fails_twice, range(4), retries=2)) == list(range(4))
         with pytest.raises(ValueError, match="9"):
@@ -158,7 +158,9 @@ async def test_workers_hear_of_annotations(eventually: Eventually) -> None:
 
 
 @gen_test()
-async def test_what_the_core_does_not_understand_is_dasks(eventually: Eventually) -> None:
+async def test_annotations_that_the_core_does_not_understand_are_dasks(
+    eventually: Eventually,
+) -> None:
     async with cluster() as (c, s, core, _):
         assert await c.submit(inc, 1) == 2
         with dask.annotate(odd=Fraction(1, 2)):

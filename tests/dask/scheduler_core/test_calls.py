@@ -81,7 +81,7 @@ async def test_maps_of_results_stay_in_the_core(engine: bool) -> None:
 
 @BOTH
 @gen_test()
-async def test_calls_may_need_what_is_named_by_no_text(engine: bool) -> None:
+async def test_calls_may_depend_on_keys_that_are_no_text(engine: bool) -> None:
     async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         inputs = c.map(inc, [1, 2], key=[("x", 1), ("x", 2)])
         futures = c.map(operator.add, inputs, [10, 20], key="sums")
@@ -95,7 +95,7 @@ async def test_calls_may_need_what_is_named_by_no_text(engine: bool) -> None:
 
 @BOTH
 @gen_test()
-async def test_whoever_looks_finds_tasks_and_the_job_goes_on(engine: bool) -> None:
+async def test_a_read_finds_tasks_and_the_job_goes_on(engine: bool) -> None:
     async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         first = c.map(slowinc, range(20), delay=0.02, key="first")
         second = c.map(operator.add, first, range(20), key="second")
@@ -125,7 +125,7 @@ async def test_whoever_looks_finds_tasks_and_the_job_goes_on(engine: bool) -> No
 
 @BOTH
 @gen_test()
-async def test_calls_that_need_what_is_lost_are_cancelled(engine: bool) -> None:
+async def test_calls_that_need_lost_data_are_cancelled(engine: bool) -> None:
     async with cluster(**SETTINGS[engine]) as (c, s, *_):
         assert await c.gather(c.map(inc, range(3))) == [1, 2, 3]
         lost: Any = distributed.Future("nobody-made-this", c)

@@ -75,7 +75,7 @@ def test_equal_when_the_core_is_converted_and_taken_back() -> None:
         assert f"'{what}': " in ended.stdout, ended.stdout
 
 
-def test_what_random_streams_hardly_come_to_is_converted() -> None:
+def test_states_that_random_streams_rarely_reach_are_converted() -> None:
     ended = differential("--directed")
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -190,7 +190,7 @@ async def test_tasks_that_asked_for_threads_are_taken_over_once_they_rest(
 
 
 @gen_test()
-async def test_what_the_core_cannot_hold_stays_dasks() -> None:
+async def test_a_state_that_the_core_cannot_hold_stays_dasks() -> None:
     async with cluster() as (c, s, core, _):
         kept = c.submit(inc, 1)
         await kept
@@ -206,7 +206,7 @@ async def test_what_the_core_cannot_hold_stays_dasks() -> None:
 
 
 @gen_test()
-async def test_a_pause_bounds_what_changes_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_bounds_the_cost_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 1e6)
     async with cluster() as (c, _, core, _):
         kept = await c.scatter(1)

@@ -109,7 +109,7 @@ async def test_an_event_loop_that_waits_for_the_thread_refuses_it(
 
 
 @gen_test()
-async def test_what_a_look_raises_is_raised_where_it_was_wanted() -> None:
+async def test_the_exception_of_a_read_is_raised_in_the_reading_thread() -> None:
     ours = Home()
     for kind in (KeyError, TimeoutError):
 

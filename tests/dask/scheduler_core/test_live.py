@@ -151,7 +151,7 @@ ANSWERED: dict[str, Callable[[Scheduler], Any]] = {
 
 @pytest.mark.parametrize("look", [*LOOKS, *ANSWERED])
 @gen_test()
-async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
+async def test_a_read_finds_dasks_own_state(look: str) -> None:
     async with cluster() as (c, s, core, _):
         roots = c.map(slowinc, range(20), delay=0.005)
         pairs = [c.submit(add, one, other) for one, other in itertools.pairwise(roots)]
@@ -181,7 +181,7 @@ async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
 
 
 @gen_test()
-async def test_whoever_looks_all_the_time_pays_a_twentieth_for_it(
+async def test_repeated_reads_cost_a_twentieth_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 19.0)
@@ -212,7 +212,7 @@ async def test_whoever_looks_all_the_time_pays_a_twentieth_for_it(
 
 
 @gen_test()
-async def test_a_story_tells_what_the_core_did() -> None:
+async def test_a_story_has_the_transitions_of_the_core() -> None:
     async with cluster() as (c, s, core, _):
         dsk: dict[Any, Any] = {("x", number): (inc, number) for number in range(3)}
         dsk["y"] = (sum, [("x", number) for number in range(3)])
@@ -277,7 +277,7 @@ async def test_copies_that_are_too_many_are_dropped_by_the_core() -> None:
 
 
 @gen_test()
-async def test_errors_come_out_as_ever() -> None:
+async def test_errors_reach_the_futures() -> None:
     async with cluster() as (c, s, core, _):
         bad = c.submit(lambda: 1 // 0)
         behind = c.submit(inc, bad)
@@ -373,7 +373,7 @@ def but_for_two(number: int) -> bool:
 
 
 @gen_test()
-async def test_a_plugin_that_hears_of_transitions_keeps_the_state_out() -> None:
+async def test_a_plugin_that_listens_to_transitions_keeps_the_state_with_dask() -> None:
     async with cluster() as (c, s, core, _):
         go_on.clear()
         futures = c.map(but_for_two, range(20))
@@ -404,7 +404,7 @@ def deep(number: int) -> int:
 
 
 @gen_test()
-async def test_a_handler_that_somebody_has_got_hold_of_works_after_an_escape() -> None:
+async def test_a_handler_that_a_program_has_kept_works_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(10), delay=0.1, pure=False)
         await wait(futures[:1])
@@ -458,7 +458,7 @@ async def test_a_programs_own_handler_is_not_passed_over(when: str, eventually: 
 
 
 @gen_test()
-async def test_a_programs_own_handler_of_graphs_hears_what_is_submitted_to_a_core(
+async def test_a_programs_own_handler_of_graphs_gets_tasks_submitted_to_a_core(
     eventually: Eventually,
 ) -> None:
     async with cluster() as (c, s, core, _):
@@ -484,7 +484,7 @@ async def test_a_programs_own_handler_of_graphs_hears_what_is_submitted_to_a_cor
 
 
 @gen_test()
-async def test_what_others_of_ours_put_among_the_handlers_can_be_taken_back() -> None:
+async def test_handlers_of_other_features_can_be_removed() -> None:
     async with cluster() as (_, s, _core, _workers):
         window = window_module.installed(s)
         assert window is not None
@@ -531,7 +531,7 @@ async def test_tasks_that_submit_and_wait() -> None:
 
 @pytest.mark.parametrize("by_engine", [True], indirect=True)
 @gen_test()
-async def test_keys_that_are_let_go_of_together_are_one_message() -> None:
+async def test_keys_that_are_released_together_are_one_message() -> None:
     async with cluster(workers=1) as (c, s, core, (worker,)):
         futures = c.map(inc, range(200), pure=False)
         assert await c.gather(futures) == list(range(1, 201))

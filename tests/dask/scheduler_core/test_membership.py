@@ -59,7 +59,7 @@ async def test_a_worker_that_ends_loses_nothing_and_the_core_goes_on(
 
 
 @gen_test()
-async def test_what_a_worker_alone_had_is_computed_again(eventually: Eventually) -> None:
+async def test_results_that_one_worker_had_are_computed_again(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, workers):
         futures = c.map(inc, range(40), pure=False)
         await wait(futures)
@@ -93,7 +93,7 @@ async def test_a_client_that_could_not_fetch_asks_again_and_is_answered() -> Non
 
 
 @gen_test()
-async def test_a_task_that_kills_its_workers_is_blamed_as_ever(eventually: Eventually) -> None:
+async def test_a_task_that_kills_its_workers_is_blamed_as_in_dask(eventually: Eventually) -> None:
     settings = {"distributed.scheduler.allowed-failures": 1}
     async with cluster(workers=3, settings=settings) as (c, s, core, _):
         try:
@@ -277,7 +277,7 @@ async def _story(is_core: bool, eventually: Eventually) -> tuple[list[Any], dict
 
 
 @gen_test()
-async def test_what_is_told_and_what_is_left_is_as_without_the_core(eventually: Eventually) -> None:
+async def test_events_and_final_state_are_those_without_the_core(eventually: Eventually) -> None:
     told, state = await _story(True, eventually)
     expected_told, expected = await _story(False, eventually)
     assert told == expected_told
@@ -304,7 +304,7 @@ async def _log_of_a_loss(is_core: bool, eventually: Eventually) -> list[str]:
 
 
 @gen_test()
-async def test_what_is_lost_with_a_worker_is_logged_where_dask_does(
+async def test_results_lost_with_a_worker_are_logged_where_dask_does(
     eventually: Eventually,
 ) -> None:
     logged = await _log_of_a_loss(True, eventually)

@@ -112,7 +112,7 @@ async def test_an_input_that_a_worker_cannot_unpickle_ends_no_worker(
 @pytest.mark.parametrize("run_id", [-1, -(2**63), 2**64 - 1])
 @pytest.mark.parametrize("op", ["task-erred", "task-finished", "long-running"])
 @gen_test()
-async def test_a_run_that_nobody_was_given_does_not_count(
+async def test_a_run_that_was_not_assigned_does_not_count(
     op: str, run_id: int, in_core: bool
 ) -> None:
     async with cluster(settings={KEY: in_core}) as (c, s, core, workers):

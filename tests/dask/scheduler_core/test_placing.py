@@ -98,7 +98,7 @@ async def test_tasks_are_placed_without_leaving_the_core(eventually: Eventually)
 
 
 @gen_test()
-async def test_what_is_planned_goes_with_the_state(eventually: Eventually) -> None:
+async def test_plans_go_with_the_state(eventually: Eventually) -> None:
     async with cluster(workers=0, settings=PLACES) as (c, s, core, _):
         placement = placement_on(s)
         # Two hosts, as far as addresses show
@@ -194,7 +194,7 @@ def _remove(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize("switch_off", [_detach, _remove])
 @gen_test()
-async def test_placement_that_is_switched_off_is_heard_of(
+async def test_placement_that_is_switched_off_is_noticed(
     switch_off: Callable[[Scheduler], None], eventually: Eventually
 ) -> None:
     async with cluster(workers=2, settings=PLACES) as (c, s, core, _):
@@ -211,7 +211,7 @@ async def test_placement_that_is_switched_off_is_heard_of(
 
 
 @gen_test()
-async def test_placement_that_is_switched_on_is_heard_of(eventually: Eventually) -> None:
+async def test_placement_that_is_switched_on_is_noticed(eventually: Eventually) -> None:
     async with cluster(workers=2) as (c, s, core, _):
         await computed(c, core, "x")
         assert core.core.placing() is None

@@ -164,7 +164,7 @@ def settings() -> Iterator[None]:
 
 @pytest.mark.usefixtures("settings")
 @gen_test(timeout=120)
-async def test_a_plugin_that_is_added_amid_a_job_counts_what_it_counts_over_tcp(
+async def test_a_plugin_that_is_added_during_a_job_counts_as_over_tcp(
     eventually: Eventually,
 ) -> None:
     expected, _ = await run_pairs("tcp://127.0.0.1", eventually, plugin=True)

@@ -98,7 +98,9 @@ def state_of(core: LiveCore, key: Any) -> str:
 
 
 @gen_test()
-async def test_what_asks_stays_in_the_core_beside_what_does_not(eventually: Eventually) -> None:
+async def test_tasks_with_requests_stay_in_the_core_beside_tasks_without(
+    eventually: Eventually,
+) -> None:
     async with with_gpus({"GPU": [0, 1]}, {"GPU": [0]}) as (c, s, core, workers):
         with dask.annotate(workers=[workers[0].address]):
             asking = c.map(exclusive, range(40), of=0, pure=False)
@@ -216,7 +218,7 @@ class _Listens(SchedulerPlugin):
 
 
 @gen_test()
-async def test_what_nobody_has_is_said_once_and_goes_to_who_comes(
+async def test_a_missing_resource_is_logged_once_and_its_tasks_go_to_the_next_worker_with_it(
     caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     async with with_gpus({"GPU": [0]}) as (c, s, core, _):
@@ -240,7 +242,7 @@ async def test_what_nobody_has_is_said_once_and_goes_to_who_comes(
 
 @pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
 @gen_test()
-async def test_what_is_bound_to_a_worker_is_in_nobodys_way(
+async def test_tasks_bound_to_a_worker_block_no_other_task(
     has_core: bool, eventually: Eventually
 ) -> None:
     async with with_gpus({"GPU": [0]}, {"FOO": 1.0}) as (c, s, core, workers):
@@ -273,7 +275,7 @@ async def full_and_loose(
 
 @pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
 @gen_test()
-async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
+async def test_tasks_that_may_run_elsewhere_do_so_when_their_worker_leaves(
     has_core: bool, eventually: Eventually
 ) -> None:
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
@@ -293,7 +295,7 @@ async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
 
 @pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
 @gen_test()
-async def test_what_may_run_elsewhere_does_so_when_its_worker_pauses(
+async def test_tasks_that_may_run_elsewhere_do_so_when_their_worker_pauses(
     has_core: bool, eventually: Eventually
 ) -> None:
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
@@ -315,7 +317,7 @@ async def test_what_may_run_elsewhere_does_so_when_its_worker_pauses(
 
 
 @gen_test()
-async def test_a_core_that_comes_after_an_escape_hears_of_workers_that_pause(
+async def test_a_core_that_comes_after_an_escape_notices_workers_that_pause(
     eventually: Eventually,
 ) -> None:
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
@@ -386,7 +388,7 @@ async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventual
 
 
 @gen_test()
-async def test_what_a_worker_says_that_makes_no_sense_is_left_out(
+async def test_an_invalid_declaration_of_a_worker_is_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with with_gpus({"GPU": [0]}) as (c, s, core, workers):
@@ -402,9 +404,7 @@ async def test_what_a_worker_says_that_makes_no_sense_is_left_out(
     "odd", [{"GPU": -1}, {"GPU": float("nan")}, {"GPU": 10**400}, {"GPU": "1"}, {"GPU": 1e-9}]
 )
 @gen_test()
-async def test_what_cannot_be_asked_for_is_the_clients_error(
-    odd: Any, eventually: Eventually
-) -> None:
+async def test_an_impossible_request_is_the_clients_error(odd: Any, eventually: Eventually) -> None:
     async with with_gpus({"GPU": [0]}) as (c, s, core, _):
         assert await c.submit(inc, 1) == 2
         assert core.is_active

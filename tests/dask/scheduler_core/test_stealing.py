@@ -130,7 +130,7 @@ async def test_random_uneven_work_with_workers_that_come_and_go(
 
 
 @gen_test()
-async def test_what_was_taken_from_the_extension_in_the_core_works_after_it(
+async def test_methods_of_the_extension_kept_from_the_core_work_after_it(
     eventually: Eventually,
 ) -> None:
     settings = {**UNQUEUED, "distributed.scheduler.work-stealing-interval": "1h"}
@@ -150,7 +150,7 @@ async def test_what_was_taken_from_the_extension_in_the_core_works_after_it(
 
 
 @gen_test()
-async def test_who_is_idle_is_looked_at_anew_when_somebody_asks() -> None:
+async def test_idle_workers_are_computed_anew_on_request() -> None:
     async with cluster(workers=1, settings=UNQUEUED) as (c, s, core, workers):
         futures = c.map(slowinc, range(10), delay=0.1, pure=False)
         await wait(futures[:1])
@@ -165,7 +165,7 @@ async def test_who_is_idle_is_looked_at_anew_when_somebody_asks() -> None:
 
 
 @gen_test()
-async def test_what_is_idle_is_as_it_is_when_nothing_is_said_of_it() -> None:
+async def test_idle_workers_follow_the_occupancy_without_an_argument() -> None:
     async with cluster(workers=1, settings=UNQUEUED) as (c, s, core, workers):
         futures = c.map(slowinc, range(10), delay=0.1, pure=False)
         await wait(futures[:1])

@@ -159,7 +159,7 @@ async def test_one_submit_after_the_other_leaves_a_group_each() -> None:
 
 
 @gen_test()
-async def test_what_a_submit_asks_for_besides_is_for_python() -> None:
+async def test_a_submit_with_other_requests_is_for_python() -> None:
     async with cluster() as (c, s, _, workers):
         assert await c.submit(inc, 0, pure=False) == 1
         here = workers[0].address

@@ -91,7 +91,7 @@ print(sum(client.gather(futures)), flush=True)
 """
 
 
-def test_an_escape_while_a_client_hears_nothing() -> None:
+def test_an_escape_while_a_client_reads_nothing() -> None:
     with (
         dask.config.set({**SETTINGS, "distributed.scheduler.work-stealing": False}),
         LocalCluster(

@@ -115,7 +115,7 @@ RESTRICTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @gen_test()
-async def test_what_no_worker_may_run_fails(workers: int, has_core: bool) -> None:
+async def test_a_task_that_no_worker_may_run_fails(workers: int, has_core: bool) -> None:
     async with cluster(workers, settings("100ms")) as (c, s, core, _):
         with captured_logger("distributed.scheduler") as log:
             runs = c.submit(when_told, 1, key="runs") if workers else None
@@ -190,7 +190,7 @@ async def test_a_worker_that_comes_in_time_runs_them(
 
 @pytest.mark.parametrize("escapes", [False, True], ids=["", "escapes"])
 @gen_test()
-async def test_what_the_last_worker_leaves_fails_without_workers(
+async def test_tasks_of_the_last_worker_fail_without_workers(
     has_core: bool, escapes: bool, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(workers=1, settings=settings("1h")) as (c, s, core, (worker,)):
@@ -260,7 +260,7 @@ async def test_the_timeout_can_be_set_meanwhile(eventually: Eventually) -> None:
 
 
 @gen_test()
-async def test_who_sets_the_clock_fails_nothing(
+async def test_a_clock_that_is_set_fails_no_task(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(settings={SETTING: "1h"}) as (c, s, core, _):

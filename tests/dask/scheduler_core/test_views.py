@@ -168,7 +168,7 @@ async def test_random_work_looks_the_same_to_dask() -> None:
 
 
 @gen_test()
-async def test_who_keeps_the_tasks_from_before_sees_all_of_them() -> None:
+async def test_a_kept_dictionary_of_tasks_has_all_of_them() -> None:
     async with cluster() as (c, s, core, _):
         kept = s.tasks
         assert kept == {}
@@ -192,7 +192,7 @@ async def test_who_keeps_the_tasks_from_before_sees_all_of_them() -> None:
 
 
 @gen_test()
-async def test_what_is_kept_of_a_task_goes_with_it() -> None:
+async def test_metadata_of_a_task_goes_with_it() -> None:
     async with cluster() as (c, s, core, _):
         future = c.submit(inc, 1)
         key = future.key
@@ -208,7 +208,7 @@ async def test_what_is_kept_of_a_task_goes_with_it() -> None:
 
 
 @gen_test()
-async def test_who_produces_data_is_known_of_a_graph_that_came_as_bytes() -> None:
+async def test_data_producers_of_a_graph_that_came_as_bytes_are_known() -> None:
     graph = {
         "data": DataNode("data", 10),
         "producer": Task("producer", inc, TaskRef("data"), _data_producer=True),
@@ -230,7 +230,7 @@ async def test_who_produces_data_is_known_of_a_graph_that_came_as_bytes() -> Non
 
 
 @gen_test()
-async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
+async def test_kept_collections_are_dasks_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(40), delay=0.005)
         await wait(futures[:3])
@@ -288,7 +288,7 @@ WRITES: dict[str, Callable[[Scheduler], Any]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 @gen_test()
-async def test_who_writes_or_goes_deeper_escapes(write: str) -> None:
+async def test_a_write_or_a_deeper_read_escapes(write: str) -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(20), delay=0.01)
         await wait(futures[:1])
@@ -322,7 +322,7 @@ async def test_another_thread_looks_through_the_event_loop() -> None:
 
 
 @gen_test()
-async def test_a_task_that_somebody_keeps_is_dasks_after_an_escape() -> None:
+async def test_a_kept_task_is_dasks_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
         roots = c.map(slowinc, range(6), delay=0.02)
         total = c.submit(add, *roots)
@@ -372,7 +372,7 @@ async def test_a_task_that_is_forgotten_says_so() -> None:
 
 
 @gen_test()
-async def test_who_goes_through_more_tasks_than_a_few_escapes() -> None:
+async def test_iteration_over_many_tasks_escapes() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(inc, range(1500))
         await wait(futures)

@@ -99,7 +99,7 @@ async def test_a_plugin_of_the_users_own_has_all_transitions(own: bool) -> None:
 
 
 @gen_test()
-async def test_a_task_stream_that_goes_hears_no_more() -> None:
+async def test_a_removed_task_stream_gets_no_more_runs() -> None:
     async with cluster() as (c, s, core, _):
         plugin = TaskStreamPlugin(s)
         s.add_plugin(plugin)
@@ -124,7 +124,7 @@ READS: dict[str, Callable[[TaskStreamPlugin], int]] = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @gen_test()
-async def test_a_task_stream_has_heard_of_what_the_client_knows(
+async def test_a_task_stream_has_the_runs_that_the_client_knows(
     read: Callable[[TaskStreamPlugin], int],
 ) -> None:
     async with cluster() as (c, s, core, _):
@@ -140,7 +140,7 @@ async def test_a_task_stream_has_heard_of_what_the_client_knows(
 
 
 @gen_test()
-async def test_what_is_read_together_of_a_task_stream_is_of_one_time() -> None:
+async def test_buffer_and_index_of_a_task_stream_are_of_one_time() -> None:
     async with cluster() as (c, s, core, _):
         plugin = TaskStreamPlugin(s, maxlen=100_000)
         s.add_plugin(plugin)
@@ -157,7 +157,7 @@ async def test_what_is_read_together_of_a_task_stream_is_of_one_time() -> None:
 
 
 @gen_test()
-async def test_a_plugin_has_its_own_class_once_nobody_tells_it_late() -> None:
+async def test_a_plugin_has_its_own_class_once_it_or_the_core_has_left() -> None:
     async with cluster() as (c, s, core, _):
         stream, again = TaskStreamPlugin(s), TaskStreamPlugin(s)
         again.name = "again"
@@ -180,7 +180,7 @@ async def test_a_plugin_has_its_own_class_once_nobody_tells_it_late() -> None:
 
 
 @gen_test()
-async def test_a_progress_bar_hears_of_what_ends() -> None:
+async def test_a_progress_bar_gets_ended_tasks() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(40), delay=0.005)
         total = c.submit(add, *futures)
@@ -199,7 +199,7 @@ async def test_a_progress_bar_hears_of_what_ends() -> None:
 
 @pytest.mark.parametrize("end", ["fails", "is forgotten"])
 @gen_test()
-async def test_a_progress_bar_of_what_fails_or_is_forgotten_ends(end: str) -> None:
+async def test_a_progress_bar_of_failed_or_forgotten_tasks_ends(end: str) -> None:
     async with cluster() as (c, s, core, _):
         slow = c.map(slowinc, range(20), delay=0.02)
         bad = c.submit(fail_on, 3) if end == "fails" else c.submit(slowinc, 7, delay=0.3)

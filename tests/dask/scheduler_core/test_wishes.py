@@ -108,7 +108,7 @@ async def test_a_broadcast_comes_to_all_workers() -> None:
 
 
 @gen_test()
-async def test_what_was_scattered_is_lost_with_its_worker(eventually: Eventually) -> None:
+async def test_scattered_data_is_lost_with_its_worker(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, workers):
         address = workers[0].address
         (one,) = await c.scatter([1], workers=[address])
@@ -122,7 +122,7 @@ async def test_what_was_scattered_is_lost_with_its_worker(eventually: Eventually
 
 
 @gen_test()
-async def test_what_is_put_where_nobody_is_is_refused_by_dask() -> None:
+async def test_data_for_an_unknown_worker_is_refused_by_dask() -> None:
     async with cluster() as (c, s, core, _):
         assert await c.submit(inc, 1) == 2
         with pytest.raises(KeyError):
@@ -131,7 +131,7 @@ async def test_what_is_put_where_nobody_is_is_refused_by_dask() -> None:
 
 
 @gen_test()
-async def test_what_is_cancelled_is_cancelled_for_those_that_depend_on_it(
+async def test_a_cancellation_cancels_the_dependents(
     eventually: Eventually,
 ) -> None:
     async with cluster(workers=1) as (c, s, core, _):
@@ -160,7 +160,7 @@ async def test_what_is_cancelled_is_cancelled_for_those_that_depend_on_it(
 
 
 @gen_test()
-async def test_what_somebody_else_wants_is_cancelled_by_force_only(
+async def test_a_task_of_another_client_is_cancelled_by_force_only(
     eventually: Eventually,
 ) -> None:
     async with (
@@ -186,7 +186,7 @@ async def test_what_somebody_else_wants_is_cancelled_by_force_only(
 
 
 @gen_test()
-async def test_what_failed_is_tried_again() -> None:
+async def test_a_failed_task_is_tried_again() -> None:
     async with cluster() as (c, s, core, _):
         bad = c.submit(unless_told, 5)
         after = c.submit(inc, bad)
@@ -284,7 +284,7 @@ async def test_a_client_that_goes_is_forgotten_and_may_come_again(
 
 
 @gen_test()
-async def test_who_wants_what_nobody_knows_is_warned() -> None:
+async def test_a_client_that_wants_an_unknown_key_is_warned() -> None:
     async with cluster() as (c, s, core, _):
         future = c.submit(inc, 1, key="known")
         assert await future == 2

@@ -32,7 +32,7 @@ async def with_resources() -> AsyncIterator[tuple[Client, Scheduler, LiveCore, l
 
 
 @gen_test()
-async def test_what_asks_for_nothing_is_the_cores() -> None:
+async def test_tasks_without_requests_stay_in_the_core() -> None:
     async with with_resources() as (c, s, core, (_, able)):
         futures = c.map(inc, range(50), pure=False)
         assert await c.submit(add, *futures) == sum(range(1, 51))
@@ -48,7 +48,9 @@ async def test_what_asks_for_nothing_is_the_cores() -> None:
 
 
 @gen_test()
-async def test_who_asks_gets_it_and_the_core_keeps_the_state(eventually: Eventually) -> None:
+async def test_a_task_with_a_request_runs_and_the_core_keeps_the_state(
+    eventually: Eventually,
+) -> None:
     async with with_resources() as (c, s, core, (_, able)):
         plain = c.map(inc, range(10), pure=False)
         await wait(plain)
@@ -189,7 +191,7 @@ async def plain_cluster() -> AsyncIterator[tuple[Client, Scheduler]]:
 
 @pytest.mark.parametrize("joins", [True, False], ids=["joins", "told-later"])
 @gen_test()
-async def test_who_waits_for_cpu_goes_to_the_first_worker_that_has_it(
+async def test_a_task_that_waits_for_cpu_goes_to_the_first_worker_that_has_it(
     by_settings: dict[str, bool], joins: bool, eventually: Eventually
 ) -> None:
     async with plain_cluster() as (c, s):

@@ -152,7 +152,6 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "FutureState._get_event",
         "distributed.worker._worker_cvar",
         "FutureState.wait",
-        "_MapExpr.keys",
         "as_completed.update",
         "dask.order.order",
         "distributed.scheduler.offload",

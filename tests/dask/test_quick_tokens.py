@@ -15,8 +15,6 @@ from distributed.utils_test import gen_cluster, inc
 
 import dask
 from backhaul.dask.client.keys import function_token, names_of_calls, tokens_of_calls
-from backhaul.dask.compat import activation
-from backhaul.dask.compat.names import MapExpr
 
 
 class Colour(enum.IntEnum):
@@ -188,34 +186,6 @@ def test_a_registered_tokenizer_of_functions_is_called(monkeypatch: pytest.Monke
     kind = type(inc)
     monkeypatch.setitem(normalize_token._lookup, kind, lambda func: ("mine", func.__name__))
     assert function_token(inc, {}, (1,)) == tokenize(inc, {}, 1)
-
-
-def keys(*iterables: Any, key: Any = "name", pure: bool = True, **kwargs: Any) -> list[Any]:
-    make: Any = MapExpr
-    expr = make(inc, iterables, key=key, pure=pure, annotations={}, kwargs=kwargs)
-    found = list(expr.keys)
-    assert list(expr.keys) == found
-    assert list(expr.__dask_graph__()) == found
-    return found
-
-
-def test_a_map_has_the_keys_that_it_has_without(plain_dask: None) -> None:
-    def some() -> list[Any]:
-        return [
-            keys(range(5)),
-            keys([1, "a", 1.5, [2]], (None, b"", True, {"a": 1})),
-            keys([1, 2, 3], [1]),
-            keys([]),
-            keys(range(3), key=["a", "b", "c"]),
-            keys(range(2), y=5),
-        ]
-
-    without = some()
-    activation.install(only="hot-path.submit")
-    assert some() == without
-    assert isinstance(MapExpr.keys, property)
-    one, other = keys(range(3), pure=False), keys(range(3), pure=False)
-    assert len({*one, *other}) == 6
 
 
 @gen_cluster(

@@ -107,7 +107,7 @@ _RULES = [
         (
             "task graphs",
             r"\(backhaul/dask/(?:scheduler/(?:order|small_graphs)"
-            r"|client/(?:map|submit|map_keys|keys)"
+            r"|client/(?:map|submit|keys)"
             r")\.py",
         ),
         (

@@ -380,17 +380,6 @@ PATCHES: tuple[Patch, ...] = (
             ),
         ),
     ),
-    # Names of tasks, for all calls of a map together
-    Patch(
-        switch="hot-path.submit",
-        owner="MapExpr",
-        name="keys",
-        replace="client.map_keys.quick_keys",
-        read=(
-            "MapExpr.keys",
-            "dask.tokenize",
-        ),
-    ),
     # A client announces that it holds results before the first one arrives
     Patch(
         switch="small-results.enabled",

@@ -179,7 +179,7 @@ class NotDone(BackhaulError):
 
 
 class NotObserved(BackhaulError):
-    """Nobody has counted what was asked for; the message says how to have it counted."""
+    """The requested events were not counted; the message says how to count them."""
 
 
 # MemoryError first: it makes its instances itself, and refuses to for a class built on another.

@@ -13,7 +13,7 @@ __all__ = ["page"]
 
 HEAD = """# Commands
 
-What each command says with `--help`; made of the commands themselves, which `tests/documents`
+The output of `--help` of each command; made of the commands themselves, which `tests/documents`
 compares with this page. `backhaul` comes with the package, `dask backhaul` where Dask is installed
 (`pip install 'backhaul[dask]'`, until a release with the wheel of
 [`make wheel`](../first-ten-minutes.md#install)). All of them exit with status 2 where an argument

@@ -183,8 +183,6 @@ OURS = {
     # The argument of dask.config.set
     "comm/ucx_scheme.py": {"chosen"},
     "config/ucx_options.py": {"found", "variables"},
-    # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
-    "client/state_event.py": {"_current", "awaited", "step"},
     # What arrives
     "worker/event_stream.py": {"arrivals"},
     # A line, and what arrives

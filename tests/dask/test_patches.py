@@ -151,11 +151,9 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Future.result",
         "FutureState._get_event",
         "distributed.worker._worker_cvar",
-        "FutureState.wait",
         "as_completed.update",
         "dask.order.order",
         "distributed.scheduler.offload",
-        "distributed.utils.All",
         "distributed.worker._run_actor",
     }, distributed.__version__
     assert len(activation.installed()) == len(process_patches.PATCHES)

@@ -341,8 +341,6 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "task_slots_available": ("2ab7ce26f483",),
     "update_data": ("e6ab4ea2ba9f",),
     "update_graph": ("4e78d722c296",),
-    "wait_for": ("65192f2ef3f6",),
-    "wait_for_all": ("bf3f2916c235",),
     "zict:Buffer": ("dbf424aee888",),
     "zict:Cache": ("f30bff67a228",),
     "zict:LRU": ("d722bbe8c2e5",),

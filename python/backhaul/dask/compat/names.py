@@ -181,8 +181,6 @@ NAMES: Final[dict[str, str]] = {
     "offload": "distributed.utils:offload",
     "read_when_there": "distributed.utils:json_load_robust",
     "thread_state": "distributed.utils:thread_state",
-    "wait_for": "distributed.utils:wait_for",
-    "wait_for_all": "distributed.utils:All",
     "Reschedule": "distributed.worker:Reschedule",
     "WORKER_ANY_RUNNING": "distributed.worker:WORKER_ANY_RUNNING",
     "Worker": "distributed.worker:Worker",

@@ -124,7 +124,6 @@ from distributed.threadpoolexecutor import _worker as pool_worker
 from distributed.threadpoolexecutor import rejoin as rejoin
 from distributed.threadpoolexecutor import thread_state as pool_thread_state
 from distributed.threadpoolexecutor import threads_lock as threads_lock
-from distributed.utils import All as wait_for_all
 from distributed.utils import ensure_memoryview as ensure_memoryview
 from distributed.utils import get_ip as get_ip
 from distributed.utils import get_ip_interface as get_ip_interface
@@ -137,7 +136,6 @@ from distributed.utils import key_split_group as key_split_group
 from distributed.utils import log_errors as log_errors
 from distributed.utils import offload as offload
 from distributed.utils import thread_state as thread_state
-from distributed.utils import wait_for as wait_for
 from distributed.worker import WORKER_ANY_RUNNING as WORKER_ANY_RUNNING
 from distributed.worker import Reschedule as Reschedule
 from distributed.worker import Worker as Worker
@@ -200,7 +198,6 @@ __all__ = [
     "run_task",
     "run_task_simple",
     "task_slots_available",
-    "wait_for_all",
     "worker_variable",
 ]
 

@@ -219,16 +219,6 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         switch="hot-path.futures",
         owner="FutureState",
-        name="wait",
-        replace="client.state_event.untimed_wait",
-        read=(
-            "FutureState",
-            "wait_for",
-        ),
-    ),
-    Patch(
-        switch="hot-path.futures",
-        owner="FutureState",
         name="_get_event",
         replace="client.state_event.shared_event",
         read=("FutureState",),
@@ -247,17 +237,6 @@ PATCHES: tuple[Patch, ...] = (
         name="_run_actor",
         replace="worker.memory.arena_actor",
         read=("run_actor",),
-    ),
-    # In its module, where the client looks it up; modules that imported the name keep Dask's own.
-    Patch(
-        switch="hot-path.futures",
-        owner="distributed.utils",
-        name="All",
-        replace="client.state_event.light_all",
-        read=(
-            "wait_for_all",
-            "Client._gather",
-        ),
     ),
     Patch(
         switch="hot-path.futures",

@@ -77,7 +77,7 @@ OURS = {
     "scheduler/core/messages.py": {"last", "message", "to_clients", "to_workers"},
     "scheduler/core/payloads.py": {"self._live.annotations", "self._live.specs"},
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
-    "worker/fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
+    "worker/finished_message.py": {"_described", "message"},
     # A lease, and a queue of the gate
     "local/resource_gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it

@@ -120,11 +120,9 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "SpillBuffer.__delitem__",
         "SpillBuffer.__getitem__",
         "SpillBuffer.__setitem__",
-        "StateMachineEvent.__copy__",
         "TaskCounter.transitions",
         "WorkerState._dec_needs_replica",
         "WorkerState._get_task_finished_msg",
-        "WorkerState._handle_event",
         "WorkerState._inc_needs_replica",
         "WorkerState._select_workers_for_gather",
         "WorkerState.add_replica",
@@ -341,11 +339,11 @@ def test_a_changed_statement_refuses_the_patches_that_rely_on_it_and_no_others(
 
 
 def test_a_function_that_dask_has_no_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    (patch,) = (each for each in process_patches.PATCHES if each.name == "_handle_event")
+    (patch,) = (each for each in process_patches.PATCHES if each.name == "_get_task_finished_msg")
     monkeypatch.delattr(patch.place, patch.name)
     refusal = patch.refusal()
     assert refusal is not None
-    assert "WorkerStateMachine._handle_event is missing from dask" in str(refusal)
+    assert "WorkerStateMachine._get_task_finished_msg is missing from dask" in str(refusal)
 
 
 def test_without_sources_dask_runs_as_it_is(

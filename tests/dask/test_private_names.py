@@ -61,7 +61,7 @@ def test_a_missing_name_costs_the_feature_that_needs_it_and_nothing_else() -> No
     features += ["cuda_deserialize"]
     features += ["TaskPrefix", "get_address_host", "pool_worker", "zict:Buffer"]
     features += ["Worker.handle_stimulus", "WorkerStateMachine", "Scheduler.update_graph"]
-    features += ["distributed.worker._worker_cvar", "WorkerStateMachine._handle_event"]
+    features += ["distributed.worker._worker_cvar", "WorkerStateMachine._get_task_finished_msg"]
     transport = ["Comm", "offload"]
     command = [sys.executable, "-m", "tests.dask.missing_names", *features, *transport]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

@@ -31,7 +31,6 @@ from distributed.worker_state_machine import (
     ExecuteSuccessEvent,
     FreeKeysEvent,
     ReleaseWorkerDataMsg,
-    StateMachineEvent,
     TaskFinishedMsg,
     TaskState,
     WorkerState,
@@ -94,14 +93,13 @@ class Patches:
     """
 
     def __init__(self, *, unread: bool) -> None:
-        owners = (WorkerState, StateMachineEvent)
         self._patches = [
             patch
             for patch in PATCHES
-            if patch.place in owners
+            if patch.place is WorkerState
             and patch.switch in ("hot-path.execution", "hot-path.transitions")
         ]
-        assert len(self._patches) == 4, self._patches
+        assert len(self._patches) == 2, self._patches
         for patch in self._patches:
             assert unread or patch.refusal() is None, patch.refusal()
         self._both = []
@@ -118,10 +116,7 @@ class Patches:
             yield
         finally:
             for owner, name, _, original in self._both:
-                if original is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
+                setattr(owner, name, original)
 
 
 class _CountedBacklog(backlog.Backlog):

@@ -117,17 +117,15 @@ class Patch:
     name : str
         Its name there.
     replace : str
-        Makes our function from Dask's, or from None if there is none: module and function under
-        `backhaul.dask`. A name, so that nothing is imported before it is installed.
+        Makes our function from Dask's: module and function under `backhaul.dask`. A name, so that
+        nothing is imported before it is installed.
     read : tuple of str
         The sources that were read: the function, and each other function, class or module that
         must behave as it did then. Each is named as for `backhaul.dask.compat.names.resolve`, and
         has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
         ours needs some of them only, these are named.
     without : str
-        The consequence where it is refused, for people.
-    adds : bool, default False
-        Whether Dask has nothing of that name.
+        What follows where it is refused, for people.
     """
 
     switch: str
@@ -136,7 +134,6 @@ class Patch:
     replace: str
     read: tuple[str, ...]
     without: str = "which is slower"
-    adds: bool = False
 
     def __str__(self) -> str:
         try:
@@ -156,8 +153,7 @@ class Patch:
     def refusal(self) -> Refusal | None:
         """Say why it cannot be installed; None if it can."""
         try:
-            if not self.adds:
-                resolve(f"{self.owner}.{self.name}")
+            resolve(f"{self.owner}.{self.name}")
             return _refusal(self.read, self.current())
         except MissingName as error:
             return Refusal(str(error), (error.path,))

@@ -127,13 +127,6 @@ PATCHES: tuple[Patch, ...] = (
             "Worker.batched_send",
         ),
     ),
-    Patch(
-        switch="hot-path.execution",
-        owner="WorkerStateMachine",
-        name="_handle_event",
-        replace="worker.fast_paths.direct_handle_event",
-        read=("WorkerStateMachine.handle_stimulus",),
-    ),
     # The whole class: each of its functions may matter to a task
     Patch(
         switch="hot-path.transitions",
@@ -174,7 +167,7 @@ PATCHES: tuple[Patch, ...] = (
         switch="hot-path.execution",
         owner="WorkerStateMachine",
         name="_get_task_finished_msg",
-        replace="worker.fast_paths.quick_finished_message",
+        replace="worker.finished_message.quick_finished_message",
         read=(
             "WorkerStateMachine._get_task_finished_msg",
             "TaskFinishedMsg",
@@ -207,14 +200,6 @@ PATCHES: tuple[Patch, ...] = (
         name="__contains__",
         replace="worker.spill_buffer.quick_contains",
         read=_STORES,
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="StateMachineEvent",
-        name="__copy__",
-        replace="worker.fast_paths.add_copy",
-        adds=True,
-        read=("StateMachineEvent",),
     ),
     Patch(
         switch="hot-path.futures",

@@ -20,7 +20,7 @@ from backhaul.dask.serialize.inline_values import pickled_if_plain
 from backhaul.dask.worker.backlog_replay import Ending
 from backhaul.dask.worker.completed_tasks import live_through
 from backhaul.dask.worker.execution import Execution
-from backhaul.dask.worker.fast_paths import described_class
+from backhaul.dask.worker.finished_message import described_class
 from backhaul.dask.worker.inline_results import asked_bytes
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line

@@ -1,9 +1,7 @@
-"""What a worker does for every task: the same as Dask does, by fewer steps."""
+"""Handlers of streams, coroutines and the message that a task has finished: as Dask has them."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import enum
 import functools
 import logging
@@ -18,7 +16,6 @@ from distributed.protocol import pickle
 from distributed.utils_test import gen_cluster, gen_test
 from distributed.worker_state_machine import (
     ComputeTaskEvent,
-    ExecuteSuccessEvent,
     FreeKeysEvent,
     StateMachineEvent,
     TaskFinishedMsg,
@@ -28,7 +25,7 @@ from distributed.worker_state_machine import (
 
 from backhaul.dask.compat import activation, process_patches
 from backhaul.dask.compat.installed import INSTALLED
-from backhaul.dask.worker import eligibility, event_stream, fast_paths
+from backhaul.dask.worker import eligibility, event_stream, finished_message
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair
@@ -83,34 +80,7 @@ def test_only_classes_that_cannot_change_are_remembered() -> None:
         task.type = kind
         message = state._get_task_finished_msg(task, run_id=7, stimulus_id="s")
         assert pickle.loads(message.type) is kind
-    assert {MadeHere, Name, frozenset} & fast_paths._described.keys() == {frozenset}
-
-
-# Events
-
-
-def test_events_are_copied_slot_by_slot() -> None:
-    event = ExecuteSuccessEvent(
-        key="x", run_id=1, value=[1], start=1.0, stop=2.0, nbytes=3, type=int, stimulus_id="s"
-    )
-    copied = copy.copy(event)
-    assert copied is not event
-    assert type(copied) is ExecuteSuccessEvent
-    assert copied == event
-    assert copied.value is event.value
-    assert copied.handled is None
-    loggable = event.to_loggable(handled=5.0)
-    assert (loggable.handled, loggable.value, event.value) == (5.0, None, [1])  # type: ignore[attr-defined]
-    free = FreeKeysEvent(keys=["x"], stimulus_id="s")
-    assert dataclasses.asdict(copy.copy(free)) == dataclasses.asdict(free)
-
-
-def test_an_event_without_all_of_its_slots_is_copied() -> None:
-    event = object.__new__(FreeKeysEvent)
-    event.keys = ["x"]
-    copied = copy.copy(event)
-    assert copied.keys == ["x"]
-    assert not hasattr(copied, "stimulus_id")
+    assert {MadeHere, Name, frozenset} & finished_message._described.keys() == {frozenset}
 
 
 # Coroutines

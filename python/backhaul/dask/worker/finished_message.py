@@ -1,78 +1,19 @@
-"""Fast paths of a worker: small steps of every task, done with less.
+"""The message by which a worker says that a task has finished, made once for each class of results.
 
-Each does what Dask's does, without the general machinery around it: a `singledispatchmethod` that
-makes a function object for every event, a copy by the pickle protocol, contexts around a look-up, a
-pickle of the same class for each result.
+Dask pickles the class of each result. Here a class that is compiled into a module is pickled once.
+The message takes a small result along, and a message that a thread has sent already is marked so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from backhaul.dask.comm.already_sent import ToldStimulus, told
-from backhaul.dask.compat.names import (
-    StateMachineEvent,
-    TaskFinishedMsg,
-    WorkerStateMachine,
-)
+from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
 from backhaul.dask.worker.inline_results import CarryingTaskFinishedMsg, carried_value, carrying
 
-__all__ = [
-    "add_copy",
-    "described_class",
-    "direct_handle_event",
-    "quick_finished_message",
-]
-
-
-def direct_handle_event(original: Any) -> Callable[..., Any]:
-    """Make a `_handle_event` that remembers the handler of each class of events."""
-    dispatch = original.dispatcher.dispatch
-    handlers: dict[type, Callable[..., Any]] = {}
-
-    def _handle_event(self: WorkerStateMachine, ev: StateMachineEvent) -> Any:
-        kind = type(ev)
-        handler = handlers.get(kind)
-        if handler is None:
-            handler = handlers[kind] = dispatch(kind)
-        return handler(self, ev)
-
-    return _handle_event
-
-
-_Slots: TypeAlias = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]
-
-_slots_of: dict[type, _Slots] = {}
-
-
-def _slots(kind: type) -> _Slots:
-    """Give the names of the slots of a class, and what gets them all."""
-    if kind not in _slots_of:
-        names = tuple(slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ()))
-        _slots_of[kind] = names, attrgetter(*names)
-    return _slots_of[kind]
-
-
-def add_copy(_: None) -> Callable[[StateMachineEvent], StateMachineEvent]:
-    """Make a `__copy__` that copies an event slot by slot."""
-
-    def __copy__(self: StateMachineEvent) -> StateMachineEvent:
-        kind = type(self)
-        copied: StateMachineEvent = object.__new__(kind)
-        names, values_of = _slots(kind)
-        try:
-            values = values_of(self)
-        except AttributeError:
-            names = tuple(name for name in names if hasattr(self, name))
-            values = tuple(getattr(self, name) for name in names)
-        for name, value in zip(names, values, strict=True):
-            setattr(copied, name, value)
-        return copied
-
-    return __copy__
-
+__all__ = ["described_class", "quick_finished_message"]
 
 #: Pickles and names of classes for which they are always the same: those that are compiled into a
 #: module

@@ -34,7 +34,7 @@ from backhaul.dask import resources
 from backhaul.dask.client import submit
 from backhaul.dask.compat import activation
 from backhaul.dask.compat.operations import SUBMIT
-from backhaul.dask.scheduler.small_graphs import GRAPHS_IN_TURN_MAX
+from backhaul.dask.scheduler.fairness import GRAPHS_IN_TURN_MAX
 from backhaul.dask.serialize.codec import codec
 from backhaul.dask.serialize.pickled_task import KeptSpec, Unloadable, keep
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of

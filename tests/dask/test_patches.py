@@ -47,7 +47,6 @@ SWITCHES = {
     "hot-path.order",
     "hot-path.runs",
     "hot-path.result",
-    "hot-path.small-graphs",
     "hot-path.transitions",
     "hot-path.submit",
     "hot-path.worker-threads",
@@ -151,7 +150,6 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "distributed.worker._worker_cvar",
         "as_completed.update",
         "dask.order.order",
-        "distributed.scheduler.offload",
         "distributed.worker._run_actor",
     }, distributed.__version__
     assert len(activation.installed()) == len(process_patches.PATCHES)

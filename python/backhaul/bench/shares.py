@@ -106,7 +106,7 @@ _RULES = [
         ("state machine", r"\(backhaul/dask/scheduler/core/"),
         (
             "task graphs",
-            r"\(backhaul/dask/(?:scheduler/(?:order|small_graphs)"
+            r"\(backhaul/dask/(?:scheduler/(?:order|fairness)"
             r"|client/(?:map|submit|keys)"
             r")\.py",
         ),

@@ -327,7 +327,6 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "handle_report": ("1b5edd22d8a4",),
     "log_errors": ("875fa94627b6",),
     "materialize_graph": ("69aec25849c1",),
-    "offload": ("17396fd2b523",),
     "optimize_until": ("ef6b092fefc1",),
     "parse_input": ("aaf67aa39fec",),
     "pool_worker": ("51dc414eea6a",),

@@ -244,19 +244,6 @@ PATCHES: tuple[Patch, ...] = (
             "Client._release_key",
         ),
     ),
-    # In its module, where the scheduler looks it up.
-    Patch(
-        switch="hot-path.small-graphs",
-        owner="distributed.scheduler",
-        name="offload",
-        replace="scheduler.small_graphs.inline_offload",
-        read=(
-            "update_graph",
-            "materialize_graph",
-            "offload",
-            "LLGExpr",
-        ),
-    ),
     # No expression, and one pickle that the scheduler does not open
     Patch(
         switch="hot-path.submit",

@@ -3,7 +3,7 @@
 Entry points: `compat.activation` calls ``install`` of each feature for a new scheduler:
 `submissions` (compact messages of clients), `inline_results` (small results go on to clients),
 `window` (tasks sent ahead to workers, by the policy in `saturation`; its `window_recall` takes
-tasks back), `small_graphs` and `fire_and_forget`. `order` stands for `dask.order.order`, in any
+tasks back), `fairness` and `fire_and_forget`. `order` stands for `dask.order.order`, in any
 process.
 
 Threads: all handlers run on the scheduler's event loop. `order` may run in any thread.

@@ -32,7 +32,7 @@ from backhaul.dask.compat.names import span_metadata as span_metadata_of_futures
 from backhaul.dask.compat.operations import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
 from backhaul.dask.compat.patching import Replacement, is_dasks
 from backhaul.dask.config.settings import switched_on
-from backhaul.dask.scheduler.small_graphs import turn
+from backhaul.dask.scheduler.fairness import turn
 from backhaul.dask.serialize.codec import codec
 from backhaul.dask.serialize.pickled_task import KeptSpec, keep, tasks_of
 from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT, update_graph_of

@@ -71,7 +71,6 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
             "resource_pools.worker_inventory",
         }
     ),
-    "worker.backlog": frozenset({"resource_pools.worker_state"}),
     "worker.core.events": frozenset({"resource_pools.requests"}),
     "worker.core.ownership": frozenset({"placement.fetch_order", "resource_pools.worker_state"}),
     "worker.early_reader": frozenset({"worker.core.events", "worker.core.ownership"}),

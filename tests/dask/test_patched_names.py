@@ -38,19 +38,6 @@ OURS = {
     "compat/activation.py": {"INSTALLED"},
     # Tasks that threads may take
     "worker/get_data.py": {"line"},
-    # What is noted, and the class that is made
-    "worker/backlog.py": {
-        "closed",
-        "dependency",
-        "each",
-        "freed",
-        "known",
-        "lived",
-        "members",
-        "noted",
-        "self._tasks",
-        "tasks",
-    },
     "comm/backend.py": {"comm"},
     "serialize/codec.py": {"compression", "frames", "header"},
     "comm/comm.py": {"ours", "self._finalizer"},
@@ -323,18 +310,6 @@ STATE = {
         "ts.state",
         "ts.type",
     },
-    # What the state machine keeps up at once of what it goes through later
-    "worker/backlog.py": {
-        "data[key]",
-        "self._state.__class__",
-        "self._state.data[key]",
-        "state.executed_count",
-        "state.generation",
-        "state.nbytes",
-        "state.ready._inc",
-        "state.threads[lived.key]",
-        "state.transition_counter",
-    },
     # As FutureState.retry, of which it is a part
     "client/request_order.py": {"state.status"},
     # Its tasks and logs, before there are any
@@ -343,19 +318,6 @@ STATE = {
     "worker/core/guarded_state.py": {"object"},
     # Its class while Rust has the state
     "worker/core/ownership.py": {"self._state.__class__"},
-    # And what is put aside while it does
-    "worker/backlog_replay.py": {
-        "event.handled",
-        "state",
-        "state.data",
-        "state.generation",
-        "state.log",
-        "state.ready._inc",
-        "state.stimulus_log",
-        "state.task_counter",
-        "state.tasks[self.key].type",
-        "uncounted._current_count",
-    },
     # As Server.digest_metric
     "worker/metrics.py": {
         "counts['memory-read', 'bytes']",

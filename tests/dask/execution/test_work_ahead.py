@@ -32,7 +32,6 @@ from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 from backhaul.dask import resources
 from backhaul.dask.comm.inbox import Arrivals
 from backhaul.dask.compat import activation
-from backhaul.dask.worker.backlog import Backlog
 from backhaul.dask.worker.core.ownership import Keeper
 from backhaul.dask.worker.early_execution import Foretold
 from backhaul.dask.worker.early_reader import BEHIND_S, LEFT_S, WorkAhead
@@ -60,7 +59,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gates.clear()
     counted.clear()
     begin, tell, live = WorkAhead._begin, Foretold.tell_ahead, Foretold.live_through
-    note_end = Backlog.note_end
 
     def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
         found = begin(self, message)
@@ -80,12 +78,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             whole.append(self._key)
         return lives
 
-    def noting_end(self: Backlog, item: Any, message: dict[str, Any]) -> bool:
-        is_noted = note_end(self, item, message)
-        if is_noted:
-            whole.append(message["key"])
-        return is_noted
-
     def noting_lived(self: Keeper, message: dict[str, Any], done: Any, **looks: bool) -> Any:
         key = message["key"]
         answer = in_rust(self, message, done, **looks)
@@ -96,7 +88,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     in_rust = Keeper.live_through
     monkeypatch.setattr(Keeper, "live_through", noting_lived)
     monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
-    monkeypatch.setattr(Backlog, "note_end", noting_end)
     monkeypatch.setattr(Foretold, "live_through", noting_live)
     monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
     activation.install()

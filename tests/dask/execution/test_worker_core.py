@@ -23,7 +23,6 @@ from backhaul.dask.compat.process_patches import PATCHES
 from backhaul.dask.worker import lazy_collections
 from backhaul.dask.worker.core import ownership as keeper_module
 from backhaul.dask.worker.core.ownership import Keeper
-from backhaul.dask.worker.local_queue import line_of
 from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
@@ -72,9 +71,6 @@ def test_a_refused_patch_that_the_core_does_not_call_leaves_the_core_on(
     )
 
     async def run(client: Client, a: Worker, b: Worker) -> None:
-        for worker in (a, b):
-            line: Any = line_of(worker)
-            assert line.backlog is None
         futures = client.map(inc, range(20))
         assert await client.submit(sum, futures) == 210
         del futures

@@ -97,7 +97,7 @@ def _by_places(heap: HeapSet[Any]) -> Any:
 
 
 class CorePair(Pair):
-    """A `Pair` with a `Keeper` in the place of the backlog."""
+    """A `Pair` whose second state is in Rust."""
 
     def __init__(self, seed: int, patches: Patches, clock: Clock, every: bool = True) -> None:
         self.every = every
@@ -108,7 +108,7 @@ class CorePair(Pair):
         clock.now_s = 100.0
         self.theirs, self.ours = (self._state(seed, seed % 2 == 1) for _ in range(2))
         self._compared = dict.fromkeys(LOGS, 0)
-        self.lived_through = self.noted = self.taken_over = 0
+        self.lived_through = self.taken_over = 0
         #: Whether both have refused an event
         self._is_over = False
         lazy_collections.install(self.ours)

@@ -18,7 +18,6 @@ import gc
 import itertools
 import logging
 import random
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -29,8 +28,6 @@ from distributed.worker_state_machine import (
     ComputeTaskEvent,
     Execute,
     ExecuteSuccessEvent,
-    FreeKeysEvent,
-    ReleaseWorkerDataMsg,
     TaskFinishedMsg,
     TaskState,
     WorkerState,
@@ -40,8 +37,6 @@ from backhaul.dask.compat.process_patches import PATCHES
 from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 from backhaul.dask.resource_pools.worker_state import give_slots
 from backhaul.dask.worker import (
-    backlog,
-    backlog_replay,
     completed_tasks,
     lazy_collections,
     plain_events,
@@ -49,11 +44,10 @@ from backhaul.dask.worker import (
     plain_steps,
     task_counts,
 )
-from backhaul.dask.worker.backlog_replay import Ending
 from backhaul.dask.worker.core import ownership
 
 from .attributes import LOGS, difference, dump
-from .stream import ADDRESS, Event, Refused, Stream, WholeTask, is_map
+from .stream import ADDRESS, Event, Refused, Stream, WholeTask
 
 #: Those of what is compared
 SWITCHES = ("hot-path.execution", "hot-path.transitions")
@@ -119,21 +113,6 @@ class Patches:
                 setattr(owner, name, original)
 
 
-class _CountedBacklog(backlog.Backlog):
-    """Counts what hardly happens."""
-
-    #: Tasks that were left out, and those of the state machine that were freed with others
-    left_out = freed_known = 0
-
-    def _leave_out(self, lived: Any) -> None:
-        self.left_out += 1
-        super()._leave_out(lived)
-
-    def _free_known(self, task_state: Any, changes: list[Any]) -> None:
-        self.freed_known += 1
-        super()._free_known(task_state, changes)
-
-
 class Pair:
     """Both state machines, with the settings that a seed gives.
 
@@ -146,8 +125,8 @@ class Pair:
     clock : Clock
         What both have for the time.
     every : bool
-        Whether state is compared after every step. Otherwise it is after some, at random, and where
-        ours has gone through what it had noted, and the caller asks for the last time.
+        Whether state is compared after every step. Otherwise it is after some, at random, and the
+        caller asks for the last time.
     """
 
     def __init__(self, seed: int, patches: Patches, clock: Clock, every: bool = True) -> None:
@@ -162,18 +141,9 @@ class Pair:
         self.theirs, self.ours = (self._state(seed, slotted) for _ in range(2))
         #: How much of each log is known to be equal
         self._compared = dict.fromkeys(LOGS, 0)
-        #: Tasks that ours went through in one step, and those that it went through late
+        #: Tasks that ours went through in one step
         self.lived_through = 0
-        self.noted = 0
-        #: What is compared, and whether that is looked at after each step
-        self._looks = random.Random(seed)
-        self._looks_often = seed % 3 == 0 and not is_map(seed)
-        self._share_of_unseen = 0.97 if is_map(seed) else 0.9
-        self._told: list[dict[str, Any]] = []
         lazy_collections.install(self.ours)
-        self.backlog = _CountedBacklog(
-            self.ours, threading.RLock(), self._told.extend, lambda: True
-        )
 
     @staticmethod
     def _state(seed: int, slotted: bool) -> WorkerState:
@@ -203,12 +173,6 @@ class Pair:
         # Nothing is known of the steps that refused: no state to go on from.
         if batch[0].kind is WholeTask:
             theirs, ours = self._whole_task(batch[0])
-        elif len(batch) == 1 and batch[0].kind is FreeKeysEvent and self._notes_free(batch[0]):
-            theirs = _handled(self.theirs.handle_stimulus, batch)
-            ours = [
-                ReleaseWorkerDataMsg(key=each["key"], stimulus_id=each["stimulus_id"])
-                for each in self._told
-            ]
         else:
             theirs = _handled(self.theirs.handle_stimulus, batch)
             with self._patches.installed():
@@ -217,42 +181,23 @@ class Pair:
             found = difference(_shown(theirs), _shown(ours), "refused")
         else:
             found = difference(dump(theirs), dump(ours), "instructions")
-        if (
-            self.backlog.has_noted()
-            and not self._looks_often
-            and self._looks.random() < self._share_of_unseen
-        ):
-            counted = ("task_counter", "nbytes", "executed_count", "transition_counter", "data")
-            for name in (*counted, "generation", "threads"):
-                theirs_now, ours_now = getattr(self.theirs, name), getattr(self.ours, name)
-                found = found or difference(dump(theirs_now), dump(ours_now), f"/{name}")
-            if self._looks.random() < 0.2:
-                with self._patches.installed():
-                    self.backlog.work_off(self._looks.randint(1, 3))
-            return found, None if isinstance(theirs, Exception) else theirs
-        # A look has ours go through what it has noted, so that is looked at in any case.
-        looks = self._glances.randrange(LOOKS_ONE_IN) == 0 or self.backlog.has_noted()
+        looks = self._glances.randrange(LOOKS_ONE_IN) == 0
         for name in LOGS:
             found = found or self._new_entries(name)
         if self.every or looks:
             found = found or self.compare_state()
-        assert not self.backlog.has_noted()
         return found, None if isinstance(theirs, Exception) else theirs
 
     def finish(self) -> str | None:
         """Say what differs in the end."""
         found = None
-        # First, as they have ours go through what it has noted
         for name in LOGS:
             found = found or self._new_entries(name)
         return found or self.compare_state()
 
     def counted(self) -> dict[str, int]:
         """Say how often something has happened that is rare."""
-        return {
-            "left out": self.backlog.left_out,
-            "freed with others": self.backlog.freed_known,
-        }
+        return {}
 
     def compare_state(self) -> str | None:
         """Say what differs in the state."""
@@ -265,12 +210,6 @@ class Pair:
         done = Event(ExecuteSuccessEvent, event.fields["done"])
         theirs = _one_by_one(self.theirs, compute, done)
         with self._patches.installed():
-            is_noted = self.backlog.note_end(_Ended(event), {**event.fields["compute"]})
-            if is_noted:
-                self.noted += 1
-                # As the worker does
-                self.theirs.threads[event.fields["done"]["key"]] = 1
-                return _without(theirs, event.fields["done"]["key"]), []
             try:
                 ours: Any = completed_tasks.live_through(
                     self.ours, compute.make(), done.make(), None
@@ -284,11 +223,6 @@ class Pair:
             theirs = _without(theirs, event.fields["done"]["key"])
         return theirs, ours
 
-    def _notes_free(self, event: Event) -> bool:
-        self._told.clear()
-        with self._patches.installed():
-            return self.backlog.note_free(event.fields)
-
     def _new_entries(self, name: str) -> str | None:
         """Say what differs in what a log has gained."""
         # What is full has lost some of it.
@@ -299,29 +233,6 @@ class Pair:
         )
         self._compared[name] = len(getattr(self.theirs, name))
         return difference(theirs, ours, f"/{name}")
-
-
-class _Ended:
-    """A task that a thread has run before the state machine heard of it."""
-
-    def __init__(self, event: Event) -> None:
-        self._done = event.fields["done"]
-
-    def ending(self) -> Ending:
-        done = self._done
-        return Ending(
-            done["value"],
-            done["nbytes"],
-            done["type"],
-            done["start"],
-            done["stop"],
-            done["stimulus_id"],
-            1,
-            None,
-        )
-
-    def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Nothing was measured."""
 
 
 def _without(theirs: Any, key: Any) -> Any:
@@ -372,7 +283,6 @@ class Differential:
             plain_steps,
             task_counts,
             completed_tasks,
-            backlog_replay,
             ownership,
         ):
             for name in ("time", "monotonic"):
@@ -419,7 +329,6 @@ class Differential:
         counted["looks"] += pair.looks
         counted["transitions"] += pair.theirs.transition_counter
         counted["lived through"] += pair.lived_through
-        counted["noted"] += pair.noted
         counted.update(pair.counted())
         return batches, found
 

@@ -10,14 +10,13 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from distributed import Status
 
 from backhaul.dask.comm.already_sent import ToldStimulus
 from backhaul.dask.compat.names import Worker, time
 from backhaul.dask.serialize.inline_values import pickled_if_plain
-from backhaul.dask.worker.backlog_replay import Ending
 from backhaul.dask.worker.completed_tasks import live_through
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.finished_message import described_class
@@ -28,13 +27,27 @@ from backhaul.dask.worker.metrics import Sums, add_up, publish, recorder, second
 from backhaul.dask.worker.plain_events import execute_success_event
 from backhaul.dask.worker.state_lock import YIELD_S
 
-__all__ = ["Announced", "Foretold", "catching_up_variable"]
+__all__ = ["Announced", "Ending", "Foretold", "catching_up_variable"]
 
 #: The foretold task that this thread runs
 _running = threading.local()
 
 #: How often a task that waits for the event loop looks whether there is one still
 _LOOK_S: Final = 0.2
+
+
+class Ending(NamedTuple):
+    """How a task ended that a thread has run by itself."""
+
+    value: object
+    nbytes: int
+    kind: type | None
+    start_s: float
+    stop_s: float
+    stimulus_id: str
+    thread: int
+    #: When the thread took it
+    started_s: float | None
 
 
 class Announced:

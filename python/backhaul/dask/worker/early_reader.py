@@ -28,7 +28,6 @@ from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import Worker
 from backhaul.dask.config.settings import switched_on
-from backhaul.dask.worker.backlog import backlog_for
 from backhaul.dask.worker.core.events import is_odd
 from backhaul.dask.worker.core.ownership import keeper_for
 from backhaul.dask.worker.early_execution import Announced, Foretold
@@ -121,7 +120,6 @@ class WorkAhead:
         self._events = ThreadEvents(worker, line, arrivals)
         #: Tasks that threads have gone on to since one has told of what has ended
         self._untold = 0
-        line.backlog = backlog_for(worker, line)
         line.keeper = keeper_for(worker, line)
         if line.keeper is not None:
             line.keeper.hear = self._tell

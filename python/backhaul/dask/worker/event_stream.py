@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -19,7 +18,6 @@ from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.names import (
     CommClosedError,
     ComputeTaskEvent,
-    FreeKeysEvent,
     Worker,
     iscoroutinefunction,
 )
@@ -129,11 +127,12 @@ class _Stream:
                 if known.event is not None:
                     assert known.worker is not None
                     worker = known.worker
-                    if known.is_noted(message, stimuli):
+                    is_task = known.event is compute_task_event
+                    if is_task and _has_ended(worker, message, stimuli):
                         continue
                     stimuli.append(known.event(**message))
                     # A thread has begun with it, and may have ended it: before what comes next
-                    if known.event is compute_task_event and hear_of(worker, message["key"]):
+                    if is_task and hear_of(worker, message["key"]):
                         _stimulate(worker, stimuli)
                     continue
                 if worker is not None:
@@ -184,14 +183,13 @@ class _Handler:
         That worker.
     """
 
-    __slots__ = ("event", "function", "is_awaited", "is_noted", "worker")
+    __slots__ = ("event", "function", "is_awaited", "worker")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.is_awaited = iscoroutinefunction(function)
         self.event: Callable[..., Any] | None = None
         self.worker: Worker | None = None
-        self.is_noted: Callable[[dict[str, Any], list[Any]], bool] = _is_noted_nowhere
         if getattr(function, "__code__", None) in _STIMULUS_CODES:
             cells = dict(
                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -199,46 +197,21 @@ class _Handler:
             kind = cells["cls"].cell_contents
             self.event = compute_task_event if kind is ComputeTaskEvent else kind
             self.worker = cells["self"].cell_contents
-            if kind is ComputeTaskEvent:
-                self.is_noted = partial(_notes_end, self.worker)
-            elif kind is FreeKeysEvent:
-                self.is_noted = partial(_notes_free, self.worker)
 
 
-def _is_noted_nowhere(_: dict[str, Any], __: list[Any]) -> bool:
-    """Stand for the backlog where an event is none that is noted there."""
-    return False
+def _has_ended(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
+    """Have the state go through a task that a thread has ended, behind some events.
 
-
-def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
-    """Note that a task has come and ended, behind some events; False if it is to be told."""
+    False if it is the state machine's to hear of, as one event; that has heard of those, then.
+    """
     line = line_of(worker)
-    if line is None or (line.backlog is None and line.keeper is None):
+    if line is None or line.keeper is None:
         return False
     item = line.foretold.get(message["key"])
     if item is None or item.run_id != message["run_id"] or not item.is_over():
         return False
     _stimulate(worker, stimuli)
-    if lives_through(line, item, message):
-        return True
-    if line.backlog is None:
-        return False
-    with line.lock:
-        is_noted: bool = line.backlog.note_end(item, message)
-        if is_noted:
-            line.forget(message["key"])
-    return is_noted
-
-
-def _notes_free(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
-    """Note that results are freed, behind some events; False if that is to be told."""
-    line = line_of(worker)
-    if line is None or line.backlog is None:
-        return False
-    if not line.backlog.has_noted():
-        return False
-    _stimulate(worker, stimuli)
-    return bool(line.backlog.note_free(message))
+    return lives_through(line, item, message)
 
 
 #: The code of the handlers that `Worker._handle_remote_stimulus` makes.

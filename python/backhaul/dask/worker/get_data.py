@@ -1,13 +1,12 @@
-"""What a worker is asked for while its threads read ahead and its state machine is behind.
+"""Requests to a worker for its results while its threads read ahead or Rust has its state.
 
 The scheduler knows of a result as soon as the thread has told it, and may send what needs it to
 another worker, which asks for it before the event loop has heard of the task: it would be told that
 there is none, and ask again a second later. So the event loop catches up before it looks.
 
-What the state machine has yet to go through (`backhaul.dask.worker.backlog`) is in the worker's
-data. All that Dask asks its state machine for then is how large results are, and that would have
-all of it worked off, as often as a client gathers. So `Worker.get_data` is written out here, and
-asks the backlog.
+Dask asks its state machine for nothing but the sizes of results then, and that would have Python
+take the state over, as often as a client gathers. So `Worker.get_data` is written out here, and
+asks the state in Rust.
 
 What a client has run on a worker (`distributed.Client.run`) may go through its data, which only the
 event loop changes in Dask: meanwhile threads tell the state of nothing, and it hears as ever. So it
@@ -63,15 +62,12 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
 
     @functools.wraps(original)
     async def get_data(comm: Comm, keys: Collection[Any], *args: Any, **kwargs: Any) -> Any:
-        foretold, backlog = line.foretold, line.backlog
+        foretold = line.foretold
         if foretold and any(key in foretold for key in keys):
             line.handle()
         keeper = line.keeper
-        if is_dasks and _has_room(worker):
-            if keeper is not None and keeper.core is not None:
-                return await _get_data(worker, line, keeper.bytes_of, comm, keys, *args, **kwargs)
-            if backlog is not None and backlog.has_noted():
-                return await _get_data(worker, line, backlog.bytes_of, comm, keys, *args, **kwargs)
+        if is_dasks and keeper is not None and keeper.core is not None and _has_room(worker):
+            return await _get_data(worker, line, keeper.bytes_of, comm, keys, *args, **kwargs)
         if keeper is not None:
             # No thread is to free any of it while Dask looks it up.
             keeper.give_back()

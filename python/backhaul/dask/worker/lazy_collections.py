@@ -1,13 +1,11 @@
-"""``WorkerState.tasks`` and its logs as objects that are up to date for whoever kept them.
+"""``WorkerState.tasks`` and its logs as objects that are up to date for programs that kept them.
 
-While there is a backlog (`backhaul.dask.worker.backlog`), Dask's dictionary lacks what is noted.
-Who asks the state machine for its tasks has that worked off; who has kept the dictionary asks
-nobody. So the dictionary itself is of a class that has it worked off, while there is any.
+While Rust has the state (`backhaul.dask.worker.core`), Dask's dictionary and its logs are empty. A
+program that asks the state machine for its tasks has Python take the state over; a program that has
+kept the dictionary asks nobody. So the dictionary and the logs are of classes that ask by
+themselves while Rust has the state.
 
-So it is with the logs while Rust has the state (`backhaul.dask.worker.core`).
-
-A worker gets them before it joins its scheduler (`install`). The backlog comes with the first task
-that a thread takes: who has kept another dictionary by then would never see what comes later.
+A worker gets them before it joins its scheduler (`install`).
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ __all__ = [
     "LOGS",
     "KeptLog",
     "KeptTasks",
-    "TasksBehind",
     "caught_up_methods",
     "data_of",
     "install",
@@ -99,17 +96,13 @@ class KeptTasks(dict[Any, Any]):
 
     Attributes
     ----------
-    work_off : callable
-        Has the state machine go through what it has yet to go through. Whoever makes it of the
-        class `TasksBehind` sets it.
     owner : object
         Owner of the tasks while Rust has the state (`backhaul.dask.worker.core`), which sets it.
     """
 
-    __slots__ = ("owner", "work_off")
+    __slots__ = ("owner",)
 
     owner: Any
-    work_off: Callable[[], None]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return dict, (dict(self),)
@@ -156,24 +149,17 @@ def data_of(worker: Worker) -> Any:
 
 
 def known_task(state: WorkerStateMachine, key: Any) -> Any:
-    """Give a task, or None, as a state machine has it: nothing is worked off."""
+    """Give a task, or None, as Dask's state machine has it."""
     return dict.get(_tasks_of(state), key)
 
 
 def is_known(state: WorkerStateMachine, key: Any) -> bool:
-    """Tell whether a state machine has a task, Python or Rust: nothing is worked off."""
+    """Tell whether a state machine has a task, in Python or in Rust."""
     tasks = _tasks_of(state)
     if dict.__contains__(tasks, key):
         return True
     owner = getattr(tasks, "owner", None)
     return owner is not None and bool(owner.knows(key))
-
-
-class TasksBehind(KeptTasks):
-    """`KeptTasks` while some are missing: whoever looks has them worked off."""
-
-    __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
 
 
 def caught_up_methods(kind: type[Kept], catch_up: Callable[[Any], None]) -> None:
@@ -198,6 +184,3 @@ def _caught_up(own: Any, catch_up: Callable[[Any], None]) -> Any:
         return own(self, *args, **kwargs)
 
     return method
-
-
-caught_up_methods(TasksBehind, lambda tasks: tasks.work_off())

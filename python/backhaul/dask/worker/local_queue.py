@@ -114,8 +114,6 @@ class Line:
         self.context = context_without_lease()
         #: Called by the event loop when the state machine has heard of what has ended
         self.on_heard: Callable[[], None] = _nothing_else
-        #: Notes that a task has come and ended, or that results are freed, if that is all
-        self.backlog: Any = None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
         self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)

@@ -186,13 +186,11 @@ differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --place --convert
 	$(BIN)/python -m tests.dask.worker_core $(DIFFERENTIAL)
-	$(BIN)/python -m tests.dask.worker_core $(DIFFERENTIAL) --core
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --place --convert
 	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core $(DIFFERENTIAL)
-	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core $(DIFFERENTIAL) --core
 
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')

@@ -69,8 +69,7 @@ STREAMS: Final = (
     Streams("scheduler core", "tests.dask.scheduler_core"),
     Streams("scheduler core, with conversions", "tests.dask.scheduler_core", ("--convert",)),
     Streams("scheduler core, with resources", "tests.dask.scheduler_core", ("--ask",)),
-    Streams("worker core", "tests.dask.worker_core", ("--core", "--unread")),
-    Streams("worker's steps in Python", "tests.dask.worker_core", ("--unread",)),
+    Streams("worker core", "tests.dask.worker_core", ("--unread",)),
 )
 
 

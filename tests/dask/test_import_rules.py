@@ -88,8 +88,7 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "worker.local_queue": frozenset(
         {"resource_pools.leases", "resource_pools.worker_state", "worker.core.task_view"}
     ),
-    "worker.plain_events": frozenset({"resource_pools.worker_state"}),
-    "worker.plain_steps": frozenset({"resource_pools.worker_state"}),
+    "worker.state_checks": frozenset({"resource_pools.worker_state"}),
     "worker.task_start": frozenset(
         {
             "resource_pools.lease_context",

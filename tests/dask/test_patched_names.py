@@ -105,10 +105,8 @@ OURS = {
     "observe/matrix.py": {"by_name", "cell", "found", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
     "client/futures.py": {"future", "known", "refcount", "state"},
-    # An event that we made, and the copy of one
-    "worker/plain_events.py": {"event", "initial", "logged"},
-    "worker/plain_inputs.py": {"recommendations"},
-    "worker/plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
+    # An event that we made
+    "worker/event_makers.py": {"event"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "compat/names.py": {"globals()[name]"},
     "local/processes.py": {"os.environ", "packed"},
@@ -208,7 +206,7 @@ STATE = {
         "worker.threads[self._key]",
     },
     # As Worker.execute
-    "worker/early_execution.py": {"task_state.start_time", "worker.threads[key]"},
+    "worker/early_execution.py": {"task_state.start_time"},
     # As Task.is_coro of dask._task_spec
     "worker/eligibility.py": {"run_spec._is_coro"},
     # As SpillBuffer.__getitem__, and LRU.__getitem__, LRU.set_noevict and LRU.__delitem__ of zict
@@ -248,67 +246,6 @@ STATE = {
         "counter._previous_ts",
         "cumulative[name]",
         "current[name]",
-    },
-    # As WorkerState.handle_stimulus and the functions that handle three events
-    "worker/plain_events.py": {
-        "state.executed_count",
-        "state.generation",
-        "state.tasks[key]",
-        "stim.handled",
-        "ts.annotations",
-        "ts.done",
-        "ts.nbytes",
-        "ts.priority",
-        "ts.resource_restrictions",
-        "ts.run_id",
-        "ts.run_spec",
-        "ts.span_id",
-        "ts.type",
-    },
-    # As the transitions of WorkerState and its _purge_state
-    "worker/plain_steps.py": {
-        "state.data[key]",
-        "state.nbytes",
-        "state.transition_counter",
-        "ts.coming_from",
-        "ts.done",
-        "ts.exception",
-        "ts.nbytes",
-        "ts.next",
-        "ts.previous",
-        "ts.state",
-        "ts.traceback",
-        "ts.traceback_text",
-    },
-    # As WorkerState._ensure_task_exists, _update_who_has and what calls them
-    "worker/plain_inputs.py": {
-        "each.priority",
-        "state.fetch_count",
-        "state.transition_counter",
-        "tasks[key]",
-        "ts.done",
-        "ts.nbytes",
-        "ts.state",
-        "ts.who_has",
-    },
-    # As all of them, one after the other
-    "worker/completed_tasks.py": {
-        "state.executed_count",
-        "state.generation",
-        "state.ready._inc",
-        "state.tasks[key]",
-        "state.transition_counter",
-        "ts.annotations",
-        "ts.done",
-        "ts.nbytes",
-        "ts.priority",
-        "ts.resource_restrictions",
-        "ts.run_id",
-        "ts.run_spec",
-        "ts.span_id",
-        "ts.start_time",
-        "ts.state",
-        "ts.type",
     },
     # As FutureState.retry, of which it is a part
     "client/request_order.py": {"state.status"},

@@ -125,7 +125,6 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "WorkerState._inc_needs_replica",
         "WorkerState._select_workers_for_gather",
         "WorkerState.add_replica",
-        "WorkerState.handle_stimulus",
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "Worker.data",
@@ -324,16 +323,16 @@ def test_a_changed_statement_refuses_the_patches_that_rely_on_it_and_no_others(
     rewritten: Callable[[str, str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     module = "distributed.worker_state_machine"
-    rewritten(module, "self.actors.pop(ts.key, None)", "self.actors.pop(ts.key, 0)")
+    rewritten(module, "tsr = self.ready.peek()", "tsr = next(self.ready.peekn(1))")
     assert refused() == {
-        "WorkerState.handle_stimulus",
+        "Worker.handle_stimulus",
         "WorkerState.__class__",
         "Worker.state.__class__",
     }
     activation.install()
     (warning,) = warnings(caplog)
-    assert "Backhaul leaves WorkerState.handle_stimulus as it is" in warning
-    assert "WorkerState._purge_state differs from what was read of distributed" in warning
+    assert "Backhaul leaves Worker.handle_stimulus as it is" in warning
+    assert "WorkerState._next_ready_task differs from what was read of distributed" in warning
 
 
 def test_a_function_that_dask_has_no_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from backhaul.dask.compat import activation
 from backhaul.dask.worker.core import ownership as keeper_module
 from backhaul.dask.worker.core.ownership import Keeper
 from backhaul.dask.worker.local_queue import line_of
-from backhaul.dask.worker.plain_events import no_plugin_hears_of_transitions
+from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
 from backhaul.dask.worker.thread_events import ThreadEvents
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster

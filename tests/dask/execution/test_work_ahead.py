@@ -58,7 +58,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     whole.clear()
     gates.clear()
     counted.clear()
-    begin, tell, live = WorkAhead._begin, Foretold.tell_ahead, Foretold.live_through
+    begin, tell = WorkAhead._begin, Foretold.tell_ahead
 
     def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
         found = begin(self, message)
@@ -72,12 +72,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             told.append(self._key)
         return is_told
 
-    def noting_live(self: Foretold, event: Any) -> bool:
-        lives = live(self, event)
-        if lives:
-            whole.append(self._key)
-        return lives
-
     def noting_lived(self: Keeper, message: dict[str, Any], done: Any, **looks: bool) -> Any:
         key = message["key"]
         answer = in_rust(self, message, done, **looks)
@@ -88,7 +82,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     in_rust = Keeper.live_through
     monkeypatch.setattr(Keeper, "live_through", noting_lived)
     monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
-    monkeypatch.setattr(Foretold, "live_through", noting_live)
     monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
     activation.install()
     yield

@@ -26,17 +26,8 @@ def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
-def test_equal_on_a_few_streams(looks: list[str]) -> None:
-    ended = differential("--seeds", "24", *looks)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    counted = re.search(r"'transitions': (\d+)", ended.stdout)
-    assert counted, ended.stdout
-    assert int(counted[1]) > 1000, ended.stdout
-
-
-@pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
 def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
-    ended = differential("--core", "--seeds", "48", *looks)
+    ended = differential("--seeds", "48", *looks)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for what in ("transitions", "lived through", "taken over"):
         counted = re.search(rf"'{what}': (\d+)", ended.stdout)
@@ -48,11 +39,11 @@ def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
 # was decided by the priority that a task had when it was first to be fetched.
 @pytest.mark.parametrize("seed", [84022455, 84027360, 85004590, 87032398, 88013279])
 def test_streams_that_differed(seed: int) -> None:
-    ended = differential("--core", "--seeds", "1", "--first", str(seed))
+    ended = differential("--seeds", "1", "--first", str(seed))
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("broken", ["count", "memory-released"])
+@pytest.mark.parametrize("broken", ["count", "log"])
 def test_what_is_left_out_is_noticed(broken: str) -> None:
     ended = differential("--seeds", "4", "--break", broken)
     assert ended.returncode == 1, ended.stdout + ended.stderr

@@ -127,35 +127,6 @@ PATCHES: tuple[Patch, ...] = (
             "Worker.batched_send",
         ),
     ),
-    # The whole class: each of its functions may matter to a task
-    Patch(
-        switch="hot-path.transitions",
-        owner="WorkerStateMachine",
-        name="handle_stimulus",
-        replace="worker.plain_events.stepping_handle_stimulus",
-        read=(
-            *of(
-                "WorkerStateMachine",
-                "__init__ handle_stimulus _handle_compute_task _handle_execute_success "
-                "_handle_free_keys _transitions _transition _ensure_task_exists "
-                "_update_who_has _purge_state _ensure_communicating _ensure_computing "
-                "_next_ready_task _execute_done_common _get_task_finished_msg _notify_plugins "
-                "_resource_restrictions_satisfied _acquire_resources _release_resources "
-                "_transition_released_waiting _transition_waiting_ready "
-                "_transition_ready_executing _transition_executing_memory "
-                "_transition_to_memory _transition_generic_released "
-                "_transition_memory_released _transition_released_forgotten "
-                "_transition_released_fetch _transition_flight_fetch",
-            ),
-            "WorkerTaskState",
-            "StateMachineEvent",
-            "ComputeTaskEvent",
-            "ExecuteSuccessEvent",
-            "FreeKeysEvent",
-            "TaskCounter",
-            "HeapSet",
-        ),
-    ),
     Patch(
         switch="hot-path.transitions",
         owner="TaskCounter",

@@ -17,14 +17,12 @@ from distributed import Status
 from backhaul.dask.comm.already_sent import ToldStimulus
 from backhaul.dask.compat.names import Worker, time
 from backhaul.dask.serialize.inline_values import pickled_if_plain
-from backhaul.dask.worker.completed_tasks import live_through
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.finished_message import described_class
 from backhaul.dask.worker.inline_results import asked_bytes
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line
-from backhaul.dask.worker.metrics import Sums, add_up, publish, recorder, seconds_in
-from backhaul.dask.worker.plain_events import execute_success_event
+from backhaul.dask.worker.metrics import Sums, add_up, recorder, seconds_in
 from backhaul.dask.worker.state_lock import YIELD_S
 
 __all__ = ["Announced", "Ending", "Foretold", "catching_up_variable"]
@@ -118,50 +116,6 @@ class Foretold(Execution):
         self.task_state = task_state
         if self._context is not None:
             self._context.run(self._count_as_read, task_state)
-
-    def live_through(self, event: Any) -> bool:
-        """Have the state machine go through all of it; called by the event loop.
-
-        Parameters
-        ----------
-        event : ComputeTaskEvent
-            That there is such a task.
-
-        Returns
-        -------
-        bool
-            False if it is under way, has not ended well, or does not go through what plain tasks
-            do: nothing was done.
-        """
-        if not self._is_over or self._stimulus_id is None or self.cancelled():
-            return False
-        return self._whole_context().run(self._live_through, event)
-
-    def _live_through(self, event: Any) -> bool:
-        worker, key = self._worker, self._key
-        state = worker.state
-        value, nbytes, kind = self._outcome
-        start_s, stop_s = self._times
-        done = execute_success_event(
-            key, event.run_id, value, start_s, stop_s, nbytes, kind, self._stimulus_id
-        )
-        instructions = live_through(state, event, done, self.task_state.start_time)
-        if instructions is None:
-            return False
-        self.task_state = task_state = state.tasks[key]
-        self._is_named = True
-        worker.threads[key] = self._thread
-        self._count_as_read(task_state)
-        for each in instructions:
-            # What the scheduler hears of a value that cannot be stored
-            worker.batched_send(each.to_dict())
-        if worker.digests is not None:
-            worker.digests["task-duration"].add(max(0, stop_s - start_s))
-        self._account()
-        self.set_result(None)
-        self._drop()
-        publish(worker, task_state, event.span_id, done, self._metrics, self._started_s)
-        return True
 
     def _count_as_read(self, task_state: Any) -> None:
         """Read the inputs, in the context of the task, where that is counted."""

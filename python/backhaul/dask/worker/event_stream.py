@@ -23,9 +23,9 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.compat.operations import RELEASES
 from backhaul.dask.worker.early_reader import share_arrivals
+from backhaul.dask.worker.event_makers import compute_task_event
 from backhaul.dask.worker.inline_results import tell_scheduler
 from backhaul.dask.worker.local_queue import hear_of, line_of
-from backhaul.dask.worker.plain_events import compute_task_event
 from backhaul.dask.worker.thread_events import lives_through
 
 __all__ = ["draining_handle_stream", "handle_stream"]

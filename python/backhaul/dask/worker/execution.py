@@ -46,11 +46,11 @@ from backhaul.dask.resource_pools.leases import (
 from backhaul.dask.resource_pools.worker_state import lease_of
 from backhaul.dask.worker.core.guarded_state import ready_count
 from backhaul.dask.worker.core.task_view import inputs_of
+from backhaul.dask.worker.event_makers import execute_success_event
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line, event_loop_of
 from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
-from backhaul.dask.worker.plain_events import execute_success_event
 from backhaul.dask.worker.spill_buffer import read_all
 
 __all__ = ["Execution"]

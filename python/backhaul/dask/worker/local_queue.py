@@ -26,7 +26,6 @@ from distributed import Status
 from backhaul._locks import RLock, is_owned
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import (
-    ComputeTaskEvent,
     FindMissingEvent,
     HeapSet,
     Worker,
@@ -38,8 +37,8 @@ from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_
 from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_told
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.worker.protocols import ForetoldItem, Item
+from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
 
 __all__ = [
     "Line",
@@ -89,8 +88,6 @@ class Line:
         Of the worker.
     foretold : dict
         Tasks that threads have begun and the state machine has not named, by key.
-    takes_whole : bool
-        Whether the state machine may go through a task that has ended in one step.
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
@@ -121,7 +118,6 @@ class Line:
         self.foretold: dict[Any, ForetoldItem] = {}
         #: Those that have not ended
         self._foretold_running: set[Item] = set()
-        self.takes_whole = is_installed("worker.plain_events.stepping_handle_stimulus")
         #: How many more tasks a thread could begin at once, were they ready; none while others are
         self._free_threads = 0
         self._next: deque[Item] = deque()
@@ -309,21 +305,10 @@ class Line:
             self.on_heard()
 
     def _pass_on(self, *stimuli: Any) -> None:
-        """Tell the state machine something; a task that has ended already, all in one step."""
-        last = stimuli[-1]
-        if self.keeper is not None and self.keeper.take_over():
-            perform(self.worker, *stimuli)
-            return
-        item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
-        if item is None or item.run_id != last.run_id or not self.takes_whole:
-            perform(self.worker, *stimuli)
-            return
-        if len(stimuli) > 1:
-            perform(self.worker, *stimuli[:-1])
-        if item.live_through(last):
-            self.forget(last.key)
-        else:
-            perform(self.worker, last)
+        """Tell the state machine something; Rust takes over before, if it may."""
+        if self.keeper is not None:
+            self.keeper.take_over()
+        perform(self.worker, *stimuli)
 
     def perform(self, told: Any) -> None:
         """Do what the state machine wants, which a thread has told something."""

@@ -46,9 +46,6 @@ class ForetoldItem(Item, Protocol):
     def adopt(self, task_state: Any) -> None:
         """Belong to what the state machine has made of it; called by the event loop."""
 
-    def live_through(self, event: Any) -> bool:
-        """Have the state machine go through all of it, if it has ended; called by the loop."""
-
     def is_over(self) -> bool:
         """Tell whether it has ended and the scheduler knows."""
 

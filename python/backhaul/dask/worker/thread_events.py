@@ -23,11 +23,11 @@ from backhaul.dask.comm.inbox import Arrivals
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.names import Worker, key_split
 from backhaul.dask.worker.core.events import Told
+from backhaul.dask.worker.event_makers import execute_success_event
 from backhaul.dask.worker.instructions import perform, perform_told
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line
 from backhaul.dask.worker.metrics import Sums, may_be_summed
-from backhaul.dask.worker.plain_events import execute_success_event
 from backhaul.dask.worker.protocols import ForetoldItem
 from backhaul.dask.worker.spill_buffer import has_room, in_memory, store_lock
 from backhaul.dask.worker.state_lock import YIELD_S

@@ -34,8 +34,7 @@ from backhaul.dask.worker.core.events import Told, handle, is_odd
 from backhaul.dask.worker.core.guarded_state import CoreTasks, LinesBehind, LogBehind, behind_class
 from backhaul.dask.worker.core.task_view import forgotten, new_view
 from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, known_task
-from backhaul.dask.worker.plain_events import is_plain, nobody_looks_on
-from backhaul.dask.worker.plain_steps import threads_suffice
+from backhaul.dask.worker.state_checks import is_plain, nobody_looks_on, threads_suffice
 from backhaul.dask.worker.state_lock import ShortOfTime, is_amid
 
 __all__ = ["Keeper", "keeper_for"]

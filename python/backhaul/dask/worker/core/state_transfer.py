@@ -16,8 +16,8 @@ from backhaul.dask.compat.names import (
     WorkerTaskState,
 )
 from backhaul.dask.worker.core.task_view import Holder, become_task, become_view
+from backhaul.dask.worker.event_makers import compute_task_event, execute_success_event
 from backhaul.dask.worker.lazy_collections import LOGS
-from backhaul.dask.worker.plain_events import compute_task_event, execute_success_event
 
 __all__ = ["NUMBERS", "counted", "give_to_python", "let_go", "own", "take_from_python"]
 

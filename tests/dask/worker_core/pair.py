@@ -1,4 +1,4 @@
-"""Both state machines, where the state of ours is in Rust; see `differential`.
+"""Dask's state machine of a worker and ours, whose state is in Rust; see `differential`.
 
 Rust takes over whenever it may, with tasks under way, too, and Python at each look: so that all of
 the state is compared, and goes both ways. What a task depends on is listed in the order in which
@@ -8,35 +8,91 @@ itself, whose order nothing hangs on, are compared without it.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from distributed.collections import HeapSet
 from distributed.worker_state_machine import (
     ComputeTaskEvent,
+    Execute,
     ExecuteSuccessEvent,
+    TaskFinishedMsg,
     TaskState,
+    WorkerState,
 )
 
+from backhaul.dask.compat.process_patches import PATCHES
+from backhaul.dask.resource_pools.worker_slots import WorkerSlots
+from backhaul.dask.resource_pools.worker_state import give_slots
 from backhaul.dask.worker import lazy_collections
 from backhaul.dask.worker.core.dask_instructions import made
 from backhaul.dask.worker.core.ownership import Keeper
 
 from .attributes import LOGS, difference, dump
-from .differential import (
-    LOOKS_ONE_IN,
-    Clock,
-    Pair,
-    Patches,
-    _handled,
-    _one_by_one,
-    _shown,
-    _without,
-)
-from .stream import Event, WholeTask
+from .stream import ADDRESS, Event, Refused, WholeTask
+
+#: State is compared after one step of so many, at random, unless after every one.
+LOOKS_ONE_IN = 16
 
 _LINKS = ("dependencies", "dependents", "waiting_for_data", "waiters")
+
+
+class Clock:
+    """Time that passes between events only."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class RefusingDict(dict[Any, object]):
+    """Stores everything but what cannot be pickled, as a full worker that spills."""
+
+    def __setitem__(self, key: Any, value: object) -> None:
+        if type(value) is Refused:
+            raise TypeError(f"cannot store {key}")
+        super().__setitem__(key, value)
+
+
+class Patches:
+    """Replacements of functions of Dask, which are put there for a moment.
+
+    Parameters
+    ----------
+    unread : bool
+        Whether the sources of Dask may be others than those that were read.
+    """
+
+    def __init__(self, *, unread: bool) -> None:
+        self._patches = [
+            patch
+            for patch in PATCHES
+            if patch.place is WorkerState and patch.switch == "hot-path.execution"
+        ]
+        assert len(self._patches) == 1, self._patches
+        for patch in self._patches:
+            assert unread or patch.refusal() is None, patch.refusal()
+        self._both = []
+        for patch in self._patches:
+            replacement = patch.install()
+            self._both.append((patch.place, patch.name, replacement.ours, replacement.original))
+            assert replacement.take_back()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        for owner, name, ours, _ in self._both:
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for owner, name, _, original in self._both:
+                setattr(owner, name, original)
 
 
 class InOrder(set[Any]):
@@ -96,8 +152,21 @@ def _by_places(heap: HeapSet[Any]) -> Any:
     return iter(dict.fromkeys(task for _, _, task in places))
 
 
-class CorePair(Pair):
-    """A `Pair` whose second state is in Rust."""
+class Pair:
+    """Both state machines, with the settings that a seed gives.
+
+    Parameters
+    ----------
+    seed : int
+        What settings and looks are drawn from.
+    patches : Patches
+        What makes ours of Dask's.
+    clock : Clock
+        What both have for the time.
+    every : bool
+        Whether state is compared after every step. Otherwise it is after some, at random, and the
+        caller asks for the last time.
+    """
 
     def __init__(self, seed: int, patches: Patches, clock: Clock, every: bool = True) -> None:
         self.every = every
@@ -114,8 +183,24 @@ class CorePair(Pair):
         lazy_collections.install(self.ours)
         self._keeper = Keeper(self.ours, threading.RLock(), rests=False)
 
-    def counted(self) -> dict[str, int]:
-        return {"taken over": self.taken_over}
+    @staticmethod
+    def _state(seed: int, slotted: bool) -> WorkerState:
+        state = WorkerState(
+            nthreads=(1, 1, 2, 3)[seed // 2 % 4],
+            address=ADDRESS,
+            data=RefusingDict() if seed % 5 == 0 else {},
+            threads={},
+            resources={"R": 2},
+            transfer_incoming_count_limit=(9999, 1)[seed // 3 % 2],
+            validate=False,
+            transfer_message_bytes_limit=50 if seed % 7 == 0 else float("inf"),
+        )
+        # Short ones, so that what is noted is forgotten
+        places = (None, 6)[seed // 4 % 2]
+        state.log, state.stimulus_log = deque(maxlen=places), deque(maxlen=places)
+        if slotted:
+            give_slots(state, WorkerSlots({"R": 2}, beside_max=1))
+        return state
 
     def apply(self, batch: list[Event]) -> tuple[str | None, list[Any] | None]:
         self._clock.now_s += 0.25
@@ -191,6 +276,17 @@ class CorePair(Pair):
         )
         return found or difference(theirs, ours, "/counts")
 
+    def _new_entries(self, name: str) -> str | None:
+        """Say what differs in what a log has gained."""
+        # What is full has lost some of it.
+        begin = self._compared[name] if getattr(self.theirs, name).maxlen is None else 0
+        theirs, ours = (
+            dump(list(itertools.islice(getattr(state, name), begin, None)))
+            for state in (self.theirs, self.ours)
+        )
+        self._compared[name] = len(getattr(self.theirs, name))
+        return difference(theirs, ours, f"/{name}")
+
     def finish(self) -> str | None:
         found = None
         if self._is_over:
@@ -261,3 +357,37 @@ def _loose(dumped: Any) -> Any:
             for name, value in counted
         }
     return tuple(_loose(each) for each in dumped)
+
+
+def _without(theirs: Any, key: Any) -> Any:
+    """Leave out what a thread has done: it has run the task and told the scheduler."""
+    if isinstance(theirs, Exception):
+        return theirs
+    return [
+        each for each in theirs if type(each) not in (Execute, TaskFinishedMsg) or each.key != key
+    ]
+
+
+def _handled(handle: Callable[..., Any], batch: list[Event]) -> Any:
+    try:
+        return handle(*(event.make() for event in batch))
+    except Exception as error:
+        return error
+
+
+def _one_by_one(state: WorkerState, compute: Event, done: Event) -> Any:
+    """Have a state machine handle that there is a task, and its end if it is to execute it."""
+    told = _handled(state.handle_stimulus, [compute])
+    key = done.fields["key"]
+    if isinstance(told, Exception) or not any(
+        type(each) is Execute and each.key == key for each in told
+    ):
+        return told
+    more = _handled(state.handle_stimulus, [done])
+    if isinstance(more, Exception):
+        return more
+    return [each for each in told if type(each) is not Execute or each.key != key] + more
+
+
+def _shown(outcome: Any) -> str:
+    return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "nothing"

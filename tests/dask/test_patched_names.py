@@ -238,15 +238,6 @@ STATE = {
     "scheduler/core/timers.py": {"self._live.scheduler.idle_since"},
     # What somebody else assigns
     "scheduler/core/live_core.py": {"self.scheduler"},
-    # As TaskCounter.transitions, and `counts`, a dict of our own
-    "worker/task_counts.py": {
-        "counts",
-        "counts[name]",
-        "counter._cumulative_elapsed[prefix, 'executing']",
-        "counter._previous_ts",
-        "cumulative[name]",
-        "current[name]",
-    },
     # As FutureState.retry, of which it is a part
     "client/request_order.py": {"state.status"},
     # Its tasks and logs, before there are any

@@ -71,7 +71,7 @@ _RULES = [
         ),
         (
             "monitoring",
-            r"\(backhaul/dask/(?:worker/(?:task_counts|metrics)"
+            r"\(backhaul/dask/(?:worker/(?:metrics)"
             r"|observe/(?:account|ledger|heartbeat)"
             r")\.py",
         ),

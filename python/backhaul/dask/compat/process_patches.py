@@ -128,13 +128,6 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
-        switch="hot-path.transitions",
-        owner="TaskCounter",
-        name="transitions",
-        replace="worker.task_counts.quick_transitions",
-        read=("TaskCounter",),
-    ),
-    Patch(
         switch="hot-path.execution",
         owner="WorkerStateMachine",
         name="_get_task_finished_msg",

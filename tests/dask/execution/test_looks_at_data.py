@@ -98,7 +98,7 @@ def test_a_function_of_a_client_finds_the_tasks_that_the_client_knows(
             assert {future.key for future in futures} <= found[worker.address]
             if not has_rust:
                 assert keeper_of(worker).core is None
-        # Else there was nothing to hear of: Dask's state machine has heard of each by then.
+        # Otherwise the state was complete before the read; Dask's state machine always is.
         assert behind > 10 or not has_rust
 
     run()

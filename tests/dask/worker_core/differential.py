@@ -1,6 +1,6 @@
 """One stream of events for Dask's state machine of a worker and for ours, compared after each.
 
-The state of ours is in Rust (`pair`). Instructions, refusals, numbers and data are compared after
+Our state is in Rust (`pair`). Instructions, refusals, numbers and data are compared after
 each step. All of the state is compared now and then, as that takes most of the time, and after each
 step once anything has differed: see `Differential.run`.
 

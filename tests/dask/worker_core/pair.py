@@ -158,11 +158,11 @@ class Pair:
     Parameters
     ----------
     seed : int
-        What settings and looks are drawn from.
+        Seed of settings and looks.
     patches : Patches
-        What makes ours of Dask's.
+        Replacements of functions of Dask for our state machine.
     clock : Clock
-        What both have for the time.
+        The time of both.
     every : bool
         Whether state is compared after every step. Otherwise it is after some, at random, and the
         caller asks for the last time.
@@ -278,7 +278,7 @@ class Pair:
 
     def _new_entries(self, name: str) -> str | None:
         """Say what differs in what a log has gained."""
-        # What is full has lost some of it.
+        # A full log has lost its first entries.
         begin = self._compared[name] if getattr(self.theirs, name).maxlen is None else 0
         theirs, ours = (
             dump(list(itertools.islice(getattr(state, name), begin, None)))
@@ -376,7 +376,7 @@ def _handled(handle: Callable[..., Any], batch: list[Event]) -> Any:
 
 
 def _one_by_one(state: WorkerState, compute: Event, done: Event) -> Any:
-    """Have a state machine handle that there is a task, and its end if it is to execute it."""
+    """Give a state machine a task, and the end of the task if the machine wants to execute it."""
     told = _handled(state.handle_stimulus, [compute])
     key = done.fields["key"]
     if isinstance(told, Exception) or not any(

@@ -33,7 +33,7 @@ class _Waiter:
         if asyncio._get_running_loop() is event_loop:
             self._go_on()
             return
-        # Closed: nobody waits there any more.
+        # A closed event loop has no task that waits.
         with contextlib.suppress(RuntimeError):
             event_loop.call_soon_threadsafe(self._go_on)
 

@@ -33,5 +33,5 @@ class _Turn(threading.local):
         self.graphs = 0
 
 
-#: Messages that this thread has handled in this turn, whoever did
+#: Messages that this thread has handled in this turn, for all clients
 turn: Final = _Turn()

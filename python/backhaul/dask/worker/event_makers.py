@@ -53,7 +53,7 @@ def execute_success_event(
     kind: type | None,
     stimulus_id: str | None = None,
 ) -> Any:
-    """Make an `ExecuteSuccessEvent` of now, as the class does; or of when it was told."""
+    """Make an `ExecuteSuccessEvent`, as the class does; without an id it has one of now."""
     event = object.__new__(ExecuteSuccessEvent)
     event.stimulus_id = f"task-finished-{time()}" if stimulus_id is None else stimulus_id
     event.handled = None

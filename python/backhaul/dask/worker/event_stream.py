@@ -200,9 +200,9 @@ class _Handler:
 
 
 def _has_ended(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
-    """Have the state go through a task that a thread has ended, behind some events.
+    """Give a state in Rust both events of a task that a thread has ended, after some events.
 
-    False if it is the state machine's to hear of, as one event; that has heard of those, then.
+    Returns False if the task needs an event of its own; the other events are handled then, too.
     """
     line = line_of(worker)
     if line is None or line.keeper is None:

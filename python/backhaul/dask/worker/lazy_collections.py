@@ -1,9 +1,8 @@
 """``WorkerState.tasks`` and its logs as objects that are up to date for programs that kept them.
 
-While Rust has the state (`backhaul.dask.worker.core`), Dask's dictionary and its logs are empty. A
-program that asks the state machine for its tasks has Python take the state over; a program that has
-kept the dictionary asks nobody. So the dictionary and the logs are of classes that ask by
-themselves while Rust has the state.
+While Rust has the state (`backhaul.dask.worker.core`), Dask's dictionary and its logs are empty. If
+a program reads the tasks of the state machine, Python takes the state over. A program may have kept
+the dictionary instead. So the dictionary and the logs have classes that make Python take over, too.
 
 A worker gets them before it joins its scheduler (`install`).
 """

@@ -19,13 +19,13 @@ _logger = logging.getLogger("distributed.worker.state_machine")
 
 
 def is_plain(state: WorkerStateMachine) -> bool:
-    """Tell whether nobody sees more of a state machine than its state, log and instructions."""
+    """Tell whether a state machine is of a known class, and no program follows its steps."""
     kind = type(state)
     return (kind is WorkerStateMachine or kind is SlottedWorkerState) and nobody_looks_on(state)
 
 
 def nobody_looks_on(state: WorkerStateMachine) -> bool:
-    """Tell whether steps of a state machine of a known class are neither checked nor told."""
+    """Tell whether no program checks or follows the steps of a state machine."""
     return (
         not state.validate
         and not state.transition_counter_max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -35,7 +36,9 @@ def watch_nothing(worker: Worker) -> None:
 
 async def in_rust(client: Client, *workers: Worker) -> None:
     """Run tasks until the states of all workers are in Rust."""
-    for _ in range(200):
+    # A slow transfer of many tasks keeps the state with Python for 19 times as long.
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
         futures = [
             client.submit(inc, number, pure=False, workers=[worker.address])
             for worker in workers

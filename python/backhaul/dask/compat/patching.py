@@ -125,7 +125,7 @@ class Patch:
         has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
         ours needs some of them only, these are named.
     without : str
-        What follows where it is refused, for people.
+        The consequence where it is refused, for people.
     """
 
     switch: str

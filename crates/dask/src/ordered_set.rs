@@ -279,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_lists_what_a_list_without_repeats_would(
+        fn a_set_lists_as_a_list_without_repeats(
             steps in prop::collection::vec((0_u32..400, any::<bool>()), 0..1500)
         ) {
             let mut set = OrderedSet::new();

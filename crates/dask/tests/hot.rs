@@ -74,7 +74,7 @@ fn unsaid_of(hot: &mut HotCore) -> usize {
 }
 
 #[test]
-fn what_was_said_before_there_was_a_stream_comes_first() {
+fn messages_from_before_the_stream_come_first() {
     let mut hot = hot(&[b"one"], WorkerStatus::Paused);
     let keys = [Key::from(&b"one"[..])];
     hot.core

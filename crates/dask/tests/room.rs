@@ -115,7 +115,7 @@ fn count(core: &SchedulerCore, name: &str, tasks: u32, state: TaskState) -> usiz
 }
 
 #[test]
-fn a_worker_is_sent_twice_what_it_can_run_and_more_as_tasks_end() {
+fn a_worker_is_sent_twice_its_units_and_more_as_tasks_end() {
     let mut core = core();
     join(&mut core, "tcp://10.0.0.1:1", 1.0);
     join(&mut core, "tcp://10.0.0.2:1", 2.0);
@@ -136,7 +136,7 @@ fn a_worker_is_sent_twice_what_it_can_run_and_more_as_tasks_end() {
 }
 
 #[test]
-fn what_asks_for_much_is_not_gone_past_for_ever() {
+fn a_large_request_is_not_overtaken_for_ever() {
     let mut core = core();
     join(&mut core, "tcp://10.0.0.1:1", 2.0);
     ask(&mut core, "first", 4, 1.0, None);
@@ -160,7 +160,7 @@ fn what_asks_for_much_is_not_gone_past_for_ever() {
 }
 
 #[test]
-fn what_takes_no_thread_leaves_a_worker_idle() {
+fn tasks_without_a_thread_leave_a_worker_idle() {
     let mut core = core();
     join(&mut core, "tcp://10.0.0.1:1", 4.0);
     ask(&mut core, "beside", 3, 1.0, Some(0.0));
@@ -170,7 +170,7 @@ fn what_takes_no_thread_leaves_a_worker_idle() {
 }
 
 #[test]
-fn what_nobody_has_is_said_once_and_goes_to_who_comes_with_it() {
+fn a_missing_resource_is_reported_once_and_its_tasks_go_to_the_next_worker_with_it() {
     let mut core = core();
     join(&mut core, "tcp://10.0.0.1:1", 1.0);
     ask(&mut core, "four", 2, 4.0, None);
@@ -193,7 +193,7 @@ fn what_nobody_has_is_said_once_and_goes_to_who_comes_with_it() {
 }
 
 #[test]
-fn what_may_run_elsewhere_goes_there_when_its_worker_pauses() {
+fn a_task_that_may_run_elsewhere_goes_there_when_its_worker_pauses() {
     let mut core = core();
     let named = "tcp://10.0.0.1:1";
     join(&mut core, named, 1.0);

@@ -129,7 +129,7 @@ fn added_up_s(core: &SchedulerCore, counts: &[(Arc<str>, i64)], network_bytes: u
 }
 
 #[test]
-fn occupancies_are_what_adding_up_gives_to_the_bit() {
+fn occupancies_equal_the_sum_to_the_bit() {
     // 60 prefixes, three of whose tasks feed a fourth, on two workers: in a debug build the core
     // checks each comparison with the total besides.
     let mut core = core();
@@ -232,7 +232,7 @@ fn a_worker_that_is_named_but_not_shown_is_refused() {
 }
 
 #[test]
-fn what_was_on_a_dead_worker_runs_elsewhere() {
+fn tasks_of_a_dead_worker_run_elsewhere() {
     let mut core = core();
     core.handle_graph(&graph(1), &stimulus(), 2.0)
         .expect("plain tasks");

@@ -118,7 +118,7 @@ fn tasks_are_run_in_the_order_of_their_priority() {
 }
 
 #[test]
-fn what_is_freed_is_forgotten_and_its_number_used_again() {
+fn a_freed_task_is_forgotten_and_its_number_used_again() {
     let (mut core, mut host) = worker(2);
     let input = ask(&mut core, &mut host, 0.0, &[]);
     core.conclude(&mut host).expect("nothing is odd");
@@ -142,7 +142,7 @@ fn what_is_freed_is_forgotten_and_its_number_used_again() {
 }
 
 #[test]
-fn inputs_are_fetched_from_who_has_them() {
+fn inputs_are_fetched_from_their_holders() {
     let (mut core, mut host) = worker(1);
     let peer = core.meet(true);
     let input = core.create(PrefixId::at(1));
@@ -160,7 +160,7 @@ fn inputs_are_fetched_from_who_has_them() {
 }
 
 #[test]
-fn a_run_that_nobody_wants_any_more_ends_quietly() {
+fn a_run_that_is_not_wanted_any_more_ends_quietly() {
     let (mut core, mut host) = worker(1);
     let task = ask(&mut core, &mut host, 0.0, &[]);
     core.conclude(&mut host).expect("nothing is odd");
@@ -186,7 +186,7 @@ fn a_value_that_cannot_be_stored_is_an_error_of_its_task() {
 }
 
 #[test]
-fn what_should_not_be_is_refused() {
+fn impossible_events_are_refused() {
     let (mut core, mut host) = worker(1);
     let peer = core.meet(false);
     let refused = core.gathered(peer, 0, &[]);

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_put_together_of_what_is_shared_and_its_own() {
+    fn a_task_is_joined_from_shared_and_own_parts() {
         let data = calls();
         let read = Calls::read(&data).unwrap();
         assert_eq!(read.len(), 2);

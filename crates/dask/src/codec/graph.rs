@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_that_are_cut_or_go_on_or_name_what_is_not_there_are_none() {
+    fn truncated_or_overlong_graphs_and_unknown_keys_are_refused() {
         let mut data = graph(&[0], &["a", "b"]);
         for end in 0..data.len() {
             assert!(Tasks::read(&data[..end]).is_none(), "{end}");

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_interned_is_no_key() {
+    fn a_value_that_is_not_interned_is_no_key() {
         let mut texts = ShortTexts::new();
         texts.put(b"op", false, 1);
         assert_eq!(texts.get(b"op", true), None);

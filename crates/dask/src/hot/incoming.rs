@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hot_leaves_the_whole_batch() {
+    fn a_message_that_is_not_hot_leaves_the_whole_batch() {
         for more in [
             |writer: &mut Writer| {
                 writer.str("metadata").unwrap();

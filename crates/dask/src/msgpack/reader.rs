@@ -372,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(all in proptest::collection::vec(tokens(), 0..40)) {
+        fn written_tokens_are_read_back(all in proptest::collection::vec(tokens(), 0..40)) {
             let mut writer = Writer::default();
             for token in &all {
                 token.write(&mut writer);

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_format_cannot_hold_is_refused() {
+    fn values_beyond_the_format_are_refused() {
         let mut writer = Writer::default();
         assert!(writer.array(1 << 32).is_err());
         assert!(writer.map(1 << 32).is_err());

@@ -52,7 +52,7 @@ mod tests {
     use crate::scheduler::task::Task;
 
     #[test]
-    fn what_is_kept_is_given_back() {
+    fn kept_values_are_returned() {
         assert_eq!(NumberOrNone::NONE.get(), None);
         for number in [0, 1, u64::MAX - 1] {
             assert_eq!(NumberOrNone::some(number).get(), Some(number));

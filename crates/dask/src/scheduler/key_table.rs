@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_finds_what_a_map_would(
+        fn a_table_finds_the_entries_of_a_map(
             steps in prop::collection::vec((0_u16..300, any::<bool>()), 0..2000)
         ) {
             let keys: Vec<String> = (0..300).map(|number| format!("inc-{number}")).collect();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_is_taken_first_and_what_came_first_of_equals() {
+    fn the_least_is_taken_first_and_the_earliest_of_equals() {
         let mut heap = Heap::default();
         for (place, priority) in [(0, 2.0), (1, 1.0), (2, 1.0), (3, 0.0)] {
             heap.add(TaskId::at(place), 0, Priority::new(&[priority]));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_task_that_is_gone_is_nobodys() {
+    fn the_place_of_a_forgotten_task_is_skipped() {
         let mut heap = Heap::default();
         heap.add(TaskId::at(0), 0, Priority::new(&[1.0]));
         heap.add(TaskId::at(1), 0, Priority::new(&[2.0]));

@@ -29,7 +29,7 @@ def fresh(plain_dask: None) -> None:
 
 
 def collections() -> list[Any]:
-    """Make Delayed objects that share tasks, one of which nobody needs and one twice."""
+    """Make Delayed objects that share tasks, one of which is not needed and one needed twice."""
     left = [delayed(inc)(value) for value in range(3)]
     total = delayed(sum)(left)
     with dask.annotate(priority=3):

@@ -2,7 +2,7 @@
 
 The reader knows names, not types. So every assignment to an attribute or item of something that is
 not the object itself has to be known here, either as one of our own or as state that Dask's own
-function would write at the same place. A new one fails until somebody has looked at it.
+function would write at the same place. A new one fails until a developer has checked it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OURS = {
     "serialize/codec.py": {"compression", "frames", "header"},
     "comm/comm.py": {"ours", "self._finalizer"},
     "client/as_completed.py": {"watched"},
-    # A message of ours, and what it says of a task
+    # A message of this package, and its fields of a task
     "client/graph.py": {"message"},
     "client/map.py": {"message"},
     "client/submit.py": {"annotations", "message", "ours", "said"},
@@ -67,16 +67,16 @@ OURS = {
     "worker/finished_message.py": {"_described", "message"},
     # A lease, and a queue of the gate
     "local/resource_gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
-    # What is held, and what handles it
+    # The table of classes, and a handler
     "client/result_cache.py": {"_classes", "ours"},
-    # A task of a class of ours, and tables of tasks
-    # A class of ours, whose methods are alike
+    # A task of a class of this package, and tables of tasks
+    # A class of this package, whose methods are alike
     "worker/lazy_collections.py": {"kind"},
     "serialize/pickled_task.py": {"order", "self", "spec", "task", "tasks"},
     # A message and an event that we made
     "worker/early_execution.py": {"_running", "event", "message", "stimulus_id"},
     "observe/counters.py": {"found", "names", "reported", "total"},
-    # What a worker says of one comm
+    # A worker's report of one comm
     "observe/lanes.py": {"found"},
     # Copies of options of `dask worker`
     "launch/option_checks.py": {"found"},
@@ -86,7 +86,7 @@ OURS = {
     # As a mapping that a worker is given
     "launch/device_spill.py": {"self"},
     "launch/gpu_options.py": {"flags", "left", "options", "pools"},
-    # Of a class of ours, or a process whose class is ours since the line before
+    # Of a class of this package, or a process whose class was replaced in the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
     "launch/supervisor.py": {"nannies"},
     "launch/worker.py": {"found", "spec"},
@@ -113,20 +113,20 @@ OURS = {
     "observe/prometheus.py": {"found"},
     "client/keys.py": {"_known"},
     "resource_pools/worker_inventory.py": {"declared"},
-    # What we made
+    # The report
     "observe/heartbeat.py": {"report"},
     # The function of a user's that is decorated
     "resource_pools/requests.py": {"amounts", "function"},
-    # An item of ours
+    # An item of this package
     "worker/local_queue.py": {"item"},
     # The window is ours, of in_flight.py
     "placement/root_plan.py": {"prefixes", "rootish", "self._window"},
     "placement/fetch_order.py": {"_links"},
-    # A message of a class of ours
+    # A message of a class of this package
     "worker/inline_results.py": {"_asked", "carried"},
     "resource_pools/scheduler_slots.py": {"found"},
     "scheduler/core/export_state.py": {"suppliers", "writer"},
-    # What annotations ask for
+    # Requests of annotations
     "scheduler/core/graph_import.py": {
         "asks",
         "found",
@@ -144,9 +144,9 @@ OURS = {
     "scheduler/core/stealing.py": {"to_departed"},
     # A function that takes the place of one
     "worker/spill_buffer.py": {"__getitem__"},
-    # What is told of tasks
+    # Replies about tasks
     "scheduler/core/requests.py": {"added", "sizes"},
-    # What the core has to say
+    # Messages of the core
     "scheduler/core/live_core.py": {
         "watched.on_change",
         "counts",
@@ -159,22 +159,22 @@ OURS = {
     "local/sync.py": {"declared", "lease"},
     # A pandas frame
     "observe/transfers.py": {"frame"},
-    # Sums of ours
+    # Sums of this package
     "worker/metrics.py": {"found"},
-    # What arrives, and a task of ours
+    # Messages that arrive, and a task of this package
     "worker/thread_events.py": {"item", "message"},
-    # What arrives, of a class of ours, and our attribute of a client
+    # Messages that arrive, of a class of this package, and its attribute of a client
     "client/reader_thread.py": {"arguments", "arrivals", "attributes"},
     # The argument of dask.config.set
     "comm/ucx_scheme.py": {"chosen"},
     "config/ucx_options.py": {"found", "variables"},
-    # What arrives
+    # Messages that arrive
     "worker/event_stream.py": {"arrivals"},
     # A line, and what arrives
     "worker/early_reader.py": {"arrivals", "found", "line"},
-    # A queue of a class of ours
+    # A queue of a class of this package
     "worker/work_queue.py": {"work_queue"},
-    # An instruction for one worker, which nobody else has
+    # An instruction for one worker, which has no other owner
     "comm/already_sent.py": {"message"},
     # A class that is made, what the log has of a message, what we made, and what is of our classes
     "worker/core/guarded_state.py": {"members"},
@@ -227,7 +227,7 @@ STATE = {
     "worker/thread_events.py": {"threads[key]"},
     # As WorkerState._select_workers_for_gather
     "placement/fetch_order.py": {"needed[address]"},
-    # A name of ours in the attributes of a client, that Dask does not have
+    # A name of this package in the attributes of a client, that Dask does not have
     "client/outgoing_queue.py": {"attributes"},
     # As as_completed._track_future
     "client/as_completed.py": {"completed.futures[future]"},
@@ -236,13 +236,13 @@ STATE = {
     "resource_pools/request_index.py": {"ts.annotations", "ts.resource_restrictions"},
     # As Scheduler.check_idle
     "scheduler/core/timers.py": {"self._live.scheduler.idle_since"},
-    # What somebody else assigns
+    # An assignment by another program
     "scheduler/core/live_core.py": {"self.scheduler"},
     # As FutureState.retry, of which it is a part
     "client/request_order.py": {"state.status"},
     # Its tasks and logs, before there are any
     "worker/lazy_collections.py": {"state", "state.tasks"},
-    # Who sets an attribute while Rust has the state sets it when Python has
+    # An attribute that is set while Rust has the state is set once Python has it
     "worker/core/guarded_state.py": {"object"},
     # Its class while Rust has the state
     "worker/core/ownership.py": {"self._state.__class__"},

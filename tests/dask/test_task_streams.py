@@ -64,7 +64,7 @@ def test_a_finished_task_is_reported_as_dask_does(kind: Any) -> None:
     state.threads["x"] = 3
     arguments: Any = {"run_id": 7, "stimulus_id": "s"}
     expected = dasks("WorkerState._get_task_finished_msg")(state, task, **arguments)
-    # What is remembered is there the second time.
+    # Remembered values are there the second time.
     for _ in range(2):
         message = state._get_task_finished_msg(task, **arguments)
         assert type(message) is TaskFinishedMsg
@@ -133,7 +133,7 @@ def test_coroutines_are_told_apart_as_dask_does(function: Callable[..., Any]) ->
 
 
 class Stimulated:
-    """A worker that hears of its stimuli, and of what else is called."""
+    """A worker that records its stimuli, and other calls."""
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard

@@ -20,7 +20,7 @@ from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 
 __all__ = ["LOGS", "difference", "dump"]
 
-#: What only grows, and is compared where it grew
+#: Logs that only grow, and are compared where they grew
 LOGS = ("log", "stimulus_log")
 
 PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -60,7 +60,7 @@ def _task(task: Any) -> Any:
 
 def _state(state: Any) -> Any:
     found = fields(state, "tasks", "plugins", "waiting", *LOGS)
-    # Nobody looks in what order they are there.
+    # No code depends on their order.
     found["waiting"] = sorted(task.key for task in state.waiting)
     found["tasks"] = [(key, dump(task)) for key, task in state.tasks.items()]
     return found
@@ -71,7 +71,8 @@ def _named_fields(value: Any) -> Any:
 
 
 def _heap(heap: Any) -> Any:
-    # Those that have left stay until they are met, for as long as something holds the task.
+    # Entries of tasks that have left stay until they are met, for as long as something holds the
+    # task.
     entries = [
         (key, count, dump(task, deep=False) if task in heap._data else None)
         for key, count, task in ((key, count, ref()) for key, count, ref in heap._heap)

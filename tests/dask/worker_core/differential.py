@@ -108,7 +108,7 @@ def _hash_of_key(task: TaskState) -> int:
 
 
 def _break(part: str) -> None:
-    """Have ours leave something out, which must be noticed."""
+    """Make Backhaul's side leave something out, which must be noticed."""
     if part == "count":
         state_transfer.counted = lambda _, counter: counter  # type: ignore[assignment]
         return

@@ -1,9 +1,9 @@
 """Dask's state machine of a worker and ours, whose state is in Rust; see `differential`.
 
 Rust takes over whenever it may, with tasks under way, too, and Python at each look: so that all of
-the state is compared, and goes both ways. What a task depends on is listed in the order in which
-that came, by both: upstream's sets list it by addresses, so in any order. Sets of the state machine
-itself, whose order nothing hangs on, are compared without it.
+the state is compared, and goes both ways. Dependencies of a task are listed in the order in which
+they came, by both: upstream's sets list them by addresses, so in any order. Sets of the state
+machine itself, whose order decides nothing, are compared without it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class InOrder(set[Any]):
 
 
 def keep_order() -> None:
-    """Have tasks that are made from now on list what they depend on in the order it came.
+    """Make tasks that are created from now on list their dependencies in the order of arrival.
 
     And heaps their members as they would be taken: upstream's list those by addresses, too.
     """
@@ -220,7 +220,7 @@ class Pair:
                 # Theirs does not say what is wrong.
                 self._is_over = True
                 return None, None
-            # What either has then is what it had in the midst of the event.
+            # Either state is then as it was in the middle of the event.
             self._is_over = True
             return difference(_shown(theirs), _shown(ours), "refused"), None
         found = difference(theirs_seen, ours_seen, "instructions")
@@ -255,7 +255,7 @@ class Pair:
         return (_without(theirs, fields["key"]) if lived else theirs), ours
 
     def _numbers(self) -> str | None:
-        """Say what differs in what can be told without a look."""
+        """Compare the numbers that can be read without a transfer of the state."""
         found = None
         for name in (
             "generation",
@@ -305,7 +305,7 @@ class Pair:
 def _each(handle: Any, batch: list[Event]) -> tuple[Any, Any]:
     """Handle events; gives instructions and what they say, at once, or what was raised.
 
-    What upstream tells has the lists of its tasks in it, which later events of a batch change.
+    Upstream's instructions contain the lists of its tasks, which later events of a batch change.
     """
     told: list[Any] = []
     seen: list[Any] = []
@@ -327,7 +327,7 @@ def _loose(dumped: Any) -> Any:
     if isinstance(dumped, dict):
         found = {name: _loose(value) for name, value in dumped.items()}
         if "cannot store" in str(found.get("exception_text")):
-            # By whom it was stored
+            # The code that stored it
             for name in ("exception", "traceback", "traceback_text"):
                 found.pop(name, None)
         if "has_what" in found:

@@ -1,7 +1,7 @@
 """Random events for the state machine of a worker, as a scheduler, peers and threads cause them.
 
-What may come next hangs on upstream's state machine: only what executes ends, only what is fetched
-arrives. Now and then something comes that should not; then both have to refuse it alike.
+The next event depends on upstream's state machine: only an executing task ends, only a fetched
+result arrives. Now and then an impossible event comes; then both have to refuse it alike.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Stream:
     Parameters
     ----------
     seed : int
-        What it draws from.
+        Seed of the stream.
     wild : bool
         Whether events come that no scheduler sends.
     """
@@ -90,11 +90,11 @@ class Stream:
             key: rng.sample(self.keys[:number], min(number, rng.randint(0, width)))
             for number, key in enumerate(self.keys)
         }
-        #: What upstream's has told the worker to do, and has not heard of again
+        #: Instructions of upstream's state machine to the worker whose end has not come yet
         self.executing: list[Any] = []
         self.gathering: list[GatherDep] = []
         self.count = 0
-        #: Chains, where tasks end before anybody hears of them
+        #: Chains, where tasks end before their start is handled
         self.share_of_whole = self.share_of_freed = rng.choice((0.2, 0.2, 0.7))
         #: Whether inputs that are here are nowhere else
         self.are_alone = rng.random() < 0.5
@@ -178,9 +178,9 @@ class Stream:
         )
 
     def _whole(self, state: WorkerState) -> Event:
-        """Make a task that a thread has begun and ended before the state machine heard of it."""
+        """Make a task that a thread has begun and ended before the state machine handles it."""
         self.count += 1
-        # Those that would be executed at once, most of all
+        # Tasks that would be executed immediately, most of all
         compute = self._compute(state).fields
         for _ in range(4):
             if compute["key"] not in state.tasks and all(
@@ -248,14 +248,14 @@ class Stream:
         )
 
     def _free(self, state: WorkerState) -> Event:
-        # Those that are there most of all, in the order that the scheduler has
+        # Tasks that are there, most of all, in the scheduler's order
         count = self.rng.randint(1, 3)
         known = [key for key in self.keys if key in state.tasks] or self.keys
         keys = [self.rng.choice(known) for _ in range(count)]
         if self.rng.random() < 0.2:
             keys.append(self.rng.choice(self.keys))
         if self.is_map:
-            # As of a client that lets go of each once
+            # As of a client that releases each once
             keys = list(dict.fromkeys(keys))
         return self._event(FreeKeysEvent, keys=keys)
 

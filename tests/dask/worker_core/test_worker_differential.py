@@ -35,8 +35,8 @@ def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
         assert int(counted[1]) > 50, ended.stdout
 
 
-# What was stored for an event that then had another use for its task stayed; whom to ask for what
-# was decided by the priority that a task had when it was first to be fetched.
+# A value that was stored for an event stayed although the event had another use for its task; the
+# source of a fetch was chosen by the priority that a task had when it was first to be fetched.
 @pytest.mark.parametrize("seed", [84022455, 84027360, 85004590, 87032398, 88013279])
 def test_streams_that_differed(seed: int) -> None:
     ended = differential("--seeds", "1", "--first", str(seed))
@@ -48,7 +48,7 @@ def test_what_is_left_out_is_noticed(broken: str) -> None:
     ended = differential("--seeds", "4", "--break", broken)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "upstream has" in ended.stdout
-    # The step is named after which it was there, though nobody looked then; counters are in no log.
+    # The step is named after which the difference was there; counters are in no log.
     closely = differential("--seeds", "4", "--break", broken, "--every")
     assert differences(ended.stdout) == differences(closely.stdout)
 

@@ -1,7 +1,8 @@
-"""Design pages are short: at most 1,500 words each, with figures elsewhere."""
+"""Design pages are short, at most 1,500 words each, and name files that exist."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ LONGER = {
     "topology.md": 1550,
     "wire-format.md": 5720,
 }
+#: Files of Dask
+OF_DASK = {"dask/order.py"}
+FOLDERS = ("python", "crates", "tests", "benches", "docs")
 PAGES = sorted((ROOT / "docs" / "design").glob("*.md"))
 
 
@@ -25,3 +29,21 @@ PAGES = sorted((ROOT / "docs" / "design").glob("*.md"))
 def test_a_design_page_has_few_words(page: Path) -> None:
     words = len(page.read_text(encoding="utf-8").split())
     assert words <= LONGER.get(page.name, WORDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    """Return the files of the checkout, each with all ends of its path."""
+    found: set[str] = set()
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.*"):
+            parts = path.relative_to(ROOT).parts
+            found.update("/".join(parts[start:]) for start in range(len(parts)))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_design_page_names_files_that_exist(page: Path, files: set[str]) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = set(re.findall(r"`([\w/.-]+\.(?:py|rs|md|toml|json))`", text))
+    assert named - files - OF_DASK == set()

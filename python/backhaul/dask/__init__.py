@@ -80,7 +80,7 @@ def _install(server: object) -> None:
 
 before_comms.append(_install)
 
-#: What the entry point names: Dask calls it to get the backend.
+#: Target of the entry point: Dask calls it to get the backend.
 backend = BackhaulBackend
 
 #: The same for ``backhaul+tls://``, which is encrypted or does not start

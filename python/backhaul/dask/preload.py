@@ -1,4 +1,4 @@
-"""What makes a scheduler, worker or client fast whatever comms it uses: a preload of Dask's.
+"""Preload of Dask that installs the patches in a process with any comms.
 
 ::
 
@@ -7,8 +7,7 @@
       worker: {preload: [backhaul.dask.preload]}
       client: {preload: [backhaul.dask.preload]}
 
-A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload. What
-replaces functions of comms applies to ours alone; a scheduler's order of tasks and
+A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload. Patches of comms apply to Backhaul's comms alone; a scheduler's order of tasks and
 the in-flight windows of its workers do not depend on comms.
 """
 

@@ -265,7 +265,7 @@ PATCHES: tuple[Patch, ...] = (
             "GraphNode.dependencies",
         ),
     ),
-    # What simplifying and tuning makes of many Delayed objects, at once
+    # The simplified and tuned expression of many Delayed objects, in one step
     Patch(
         switch="hot-path.submit",
         owner="Client",

@@ -7,8 +7,9 @@
       worker: {preload: [backhaul.dask.preload]}
       client: {preload: [backhaul.dask.preload]}
 
-A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload. Patches of comms apply to Backhaul's comms alone; a scheduler's order of tasks and
-the in-flight windows of its workers do not depend on comms.
+A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload.
+Patches of comms apply to Backhaul's comms alone; a scheduler's order of tasks and the in-flight
+windows of its workers do not depend on comms.
 """
 
 from __future__ import annotations

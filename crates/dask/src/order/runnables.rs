@@ -1,8 +1,8 @@
 //! Tasks that are free to run but not on the critical path, and when they run.
 //!
-//! Run at once they would spread the walk over the whole graph; run last they would hold what they
-//! could have reduced. So each is followed forwards to the next task that needs more than one
-//! other. The path is numbered if it ends at a leaf, or if all paths that such a task needs are
+//! Run immediately they would spread the walk over the whole graph; run last they would hold the
+//! results that they could have reduced. So each is followed forwards to the next task that needs
+//! more than one other. The path is numbered if it ends at a leaf, or if all paths that such a task needs are
 //! known; otherwise it is kept until they are.
 
 use std::collections::VecDeque;

@@ -24,10 +24,10 @@ pub struct Config {
     pub default_data_bytes: u64,
     /// `scheduler.no-workers-timeout`, in seconds, if there is one
     pub no_workers_timeout_s: Option<f64>,
-    /// `worker.memory.terminate`: whether a task whose inputs cannot fit its worker fails at once
+    /// `worker.memory.terminate`: whether a task whose inputs cannot fit its worker fails immediately
     pub refuse_over_memory: bool,
-    /// Most tasks at once of a worker that take less than a thread; without a number, what tasks ask
-    /// for restricts them to workers that have it, and is never waited for here
+    /// Most concurrent tasks of a worker that take less than a thread; without a number, requests
+    /// restrict tasks to workers that have the resource, and no task waits here
     pub beside_tasks_max: Option<u32>,
     /// `admin.low-level-log-length`: transitions that are kept for those who ask what happened
     pub recent_transitions_max: usize,

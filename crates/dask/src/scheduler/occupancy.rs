@@ -190,5 +190,5 @@ impl SchedulerCore {
     }
 }
 
-/// Prefixes that are added up at once: that is as fast
+/// Prefixes that are added up directly: that is as fast
 const ADDED_UP_MAX: usize = 4;

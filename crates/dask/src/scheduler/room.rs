@@ -28,7 +28,7 @@ const BESIDE: &str = "tasks without CPU";
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) places: Places,
-    /// Most tasks at once of a worker that take less than a thread
+    /// Most concurrent tasks of a worker that take less than a thread
     beside_max: u32,
     /// By the number that the places gave each request
     pub(super) asked: Map<Signature, Asked>,

@@ -1,6 +1,6 @@
 //! Workers that root-ish tasks may be sent to, and which of them is least busy.
 //!
-//! Upstream looks at all of them for each such task; an ordered tree gives the same one at once.
+//! Upstream looks at all of them for each such task; an ordered tree gives the same one immediately.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,7 +18,7 @@ pub(super) type Recommendations = crate::recommendations::Recommendations<TaskId
 pub struct Limits {
     /// Threads of the pool
     pub threads: usize,
-    /// Most transfers at once
+    /// Most transfers at the same time
     pub transfers: f64,
     /// Bytes under way below which their number does not matter
     pub throttle_bytes: f64,

@@ -180,7 +180,7 @@ impl WorkerCore {
         candidates.into()
     }
 
-    /// Takes what is fetched from a peer at once, and says how large it is
+    /// Takes the tasks of one fetch from a peer, and returns their size
     fn choose(&mut self, peer: PeerId) -> Result<(Vec<TaskId>, i64), Refused> {
         let mut chosen = Vec::new();
         let mut total_bytes = 0;

@@ -2,7 +2,7 @@
 
 Dask's `BatchedSend` sends at most one batch in an interval of 2 to 10 ms, so every message of a
 chain of tasks waits for a timer. Here a message leaves at the end of the event loop's turn that
-made it. Messages gather in two cases, both of which end by themselves:
+made it. Messages gather in two cases, both of which end without an event:
 
 - while the peer has yet to take what was sent before;
 - while messages come densely: the next one within `_DENSE_S` of the batch before it. Then the pause
@@ -144,7 +144,7 @@ class AdaptiveBatchedSend(BatchedSend):
         return asyncio.ensure_future(self._close(timeout))
 
     def abort(self) -> None:
-        """Close the comm at once, dropping what is queued."""
+        """Close the comm immediately, dropping queued messages."""
         self._stop()
         self.buffer = []
         if not self._comm.closed():

@@ -35,7 +35,7 @@ _GRAPHS: Final = frozenset({SUBMIT, MAP, GRAPH})
 def offered_by(server: object) -> list[str]:
     """List the operations of Backhaul that a server has a handler for.
 
-    Where a program handles graphs by itself, clients are to send it graphs as Dask does.
+    Where a program has its own handler of graphs, clients are to send it graphs as Dask does.
     """
     handlers = getattr(server, "stream_handlers", None) or {}
     offered = [operation for operation in _OPERATIONS if operation in handlers]

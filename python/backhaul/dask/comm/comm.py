@@ -2,7 +2,7 @@
 
 A Dask message becomes a list of buffers by Dask's own serializers; the list crosses into the
 native module in one call and arrives at the peer as the same list, each buffer in memory of its
-own. Nothing is joined, split or copied here. Buffers on GPUs follow by themselves, see
+own. Nothing is joined, split or copied here. Buffers on GPUs follow as messages of their own, see
 `backhaul.dask.comm.device_frames`.
 
 The contract is that of ``distributed.comm.core.Comm`` and, where it is silent, what Dask's TCP comm
@@ -96,7 +96,7 @@ class BackhaulComm(ReadingComm):
         #: Operations that the server that listens for this comm understands, see
         #: `backhaul.dask.comm.capabilities`.
         self.offered: list[str] = []
-        #: Tag of the next frame that goes by itself.
+        #: Tag of the next frame that goes as a message of its own.
         self._next_tag = 0
         #: Where results are copied that lie elsewhere, to be lent; None if this lane lends nothing.
         self._arena = arena_for_lane(endpoint.lane, settings)
@@ -332,7 +332,7 @@ class BackhaulComm(ReadingComm):
             self._let_go()
 
     def abort(self) -> None:
-        """Close at once, dropping what is queued; later calls do nothing."""
+        """Close immediately, dropping queued messages; later calls do nothing."""
         self._closed = True
         self._finalizer.detach()
         self._unfinished.clear()

@@ -2,8 +2,9 @@
 
 A serializer of the family ``cuda`` gives frames with ``__cuda_array_interface__``. Where both ends
 of a comm have the carrier for such memory, the frames on the host go first, as one message, with a
-description in front of them; then each frame on a GPU by itself, under a tag of its own. The reader
-allocates by what its process uses (`allocator`) and receives in place, so nothing passes the host.
+description in front of them; then each frame on a GPU as a separate message, under its own tag. The
+reader allocates by what its process uses (`allocator`) and receives in place, so nothing passes the
+host.
 
 Elsewhere `BackhaulComm` leaves the family out, as Dask does for families that one side lacks, and
 the family ``dask`` copies to the host. Frames that are serialized already, and only passed on, are
@@ -61,7 +62,7 @@ _VERSION: Final = 1
 #: distributed's own diagnostics import it in every process where it is installed.
 _LIBRARIES: Final = ("cupy", "numba.cuda", "cudf")
 
-#: Most frames that are on their way by themselves: each takes a place in the native queue.
+#: Most separate frames on their way: each takes a place in the native queue.
 _APART_MAX: Final = 64
 
 _HOST: Final = frozenset({bytes, bytearray, memoryview})
@@ -70,9 +71,9 @@ _HOST: Final = frozenset({bytes, bytearray, memoryview})
 class Description(NamedTuple):
     """Description in front of a message of which some frames are on a GPU."""
 
-    #: Tag of the first frame that follows by itself; the others follow in order.
+    #: Tag of the first separate frame; the others follow in order.
     tag: int
-    #: Place in the message and bytes of each frame that follows by itself.
+    #: Place in the message and bytes of each separate frame.
     apart: tuple[tuple[int, int], ...]
     #: Places of frames that lay on a GPU and were copied to the host.
     staged: tuple[int, ...]
@@ -87,7 +88,7 @@ class Parted(NamedTuple):
 
     #: The description and the frames on the host, with empty ones in the place of the others.
     host: list[codec.Frame]
-    #: The frames that go by themselves, in order, none of them empty.
+    #: The separate frames, in order, none of them empty.
     device: list[Any]
 
 
@@ -180,9 +181,9 @@ def part(frames: list[codec.Frame], tag: int, *, by_device: bool) -> Parted | No
     frames : list of frame
         Of the message. Not changed.
     tag : int
-        For the first frame that goes by itself.
+        Tag of the first separate frame.
     by_device : bool
-        Whether frames on a GPU go by themselves, or are copied to the host, here and now.
+        Whether frames on a GPU are sent separately, or are copied to the host, here and now.
     """
     on_device = places(frames)
     if not on_device:
@@ -206,7 +207,7 @@ def part(frames: list[codec.Frame], tag: int, *, by_device: bool) -> Parted | No
 
 
 async def send(endpoint: Endpoint, frames: Sequence[Any], tag: int) -> None:
-    """Send the frames that go by themselves, and wait until the peer has them.
+    """Send the separate frames, and wait until the peer has them.
 
     Not left for later: the peer waits for them, and would for ever if one failed unseen.
 
@@ -231,7 +232,7 @@ async def send(endpoint: Endpoint, frames: Sequence[Any], tag: int) -> None:
 async def receive(
     endpoint: Endpoint, frames: list[Any], description: Description, allocate: Allocate
 ) -> None:
-    """Allocate for the frames that come by themselves, and receive them there.
+    """Allocate memory for the separate frames, and receive them there.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Arrivals:
     is_handling : bool
         Whether it is at work on what it has taken.
     handle : callable
-        Handles a message in the event loop, at once.
+        Handles a message in the event loop, immediately.
     on_rest : callable
         Called by the event loop, without the lock, when it has handled all that it has taken.
     on_wait : callable
@@ -188,7 +188,7 @@ class Arrivals:
         return first[:count]
 
     def readable(self) -> bool:
-        """Tell whether the next `take` returns at once, as far as that is known."""
+        """Tell whether the next `take` returns immediately, as far as that is known."""
         return bool(self._unhandled) or self._kept is not None or self._request.done()
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadingComm", "Tap"]
 
-#: Most messages, and bytes of them, that `ReadingComm.read_arrived` gives at once, so that a sender
-#: that never stops cannot keep the reader from anything else.
+#: Most messages, and bytes of them, that `ReadingComm.read_arrived` returns in one call, so that a
+#: sender that never stops cannot keep the reader from anything else.
 _ARRIVED_MAX = 128
 _ARRIVED_BYTES_MAX = 1 << 20
 
@@ -70,7 +70,7 @@ class ReadingComm(Comm):
 
     @abstractmethod
     def abort(self) -> None:
-        """Close at once, dropping what is queued; later calls do nothing."""
+        """Close immediately, dropping queued messages; later calls do nothing."""
 
     async def read(self, deserializers: list[str] | None = None) -> Any:
         """Receive a message.
@@ -161,7 +161,7 @@ class ReadingComm(Comm):
         return messages
 
     def readable(self) -> bool:
-        """Tell whether the next read would return at once, as far as that is known."""
+        """Tell whether the next read would return immediately, as far as that is known."""
         if self._arrivals is not None:
             return self._arrivals.readable()
         return self._kept is not None or self._posted is None or self._posted.done()
@@ -262,7 +262,7 @@ class ReadingComm(Comm):
             raise
 
     async def _placed(self, frames: list[Any], description: device_frames.Description) -> list[Any]:
-        """Receive the frames that come by themselves, where memory is allocated for them."""
+        """Receive the separate frames, where memory is allocated for them."""
         try:
             allocate = device_frames.allocator(self._device_allocator)
             await device_frames.receive(self._endpoint, frames, description, allocate)

@@ -1,7 +1,7 @@
 """The stream of a client, by which its threads send as well as its event loop.
 
 A thread that submits a task hands the message to the event loop of the client, in Dask: another
-thread is woken, waits for the interpreter, and sends. Here the thread sends by itself
+thread is woken, waits for the interpreter, and sends. Here the thread itself sends
 (`backhaul.dask.client.send`), behind all that the event loop has queued before.
 
 Batches stay. A message that comes densely behind others of threads waits for more, as
@@ -59,7 +59,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """Begin to send what was and will be given to `send`."""
         # Again by the same thread, as a finalizer may run in the middle of anything.
         self.lock = RLock()
-        #: The thread that is sending by itself; 0 for none.
+        #: The thread that is sending; 0 for none.
         self._sender = 0
         self._pid = os.getpid()
         #: When a batch has left last, on the clock of threads.
@@ -172,7 +172,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             return super().close(timeout)
 
     def abort(self) -> None:
-        """Close the comm at once, dropping what is queued."""
+        """Close the comm immediately, dropping queued messages."""
         with self.lock:
             super().abort()
 

@@ -300,7 +300,7 @@ class ResourceLimits:
     Parameters
     ----------
     beside_max : int
-        Most tasks at once that take less than a thread.
+        Most concurrent tasks that take less than a thread.
     """
 
     beside_max: int

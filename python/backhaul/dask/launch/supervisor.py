@@ -32,8 +32,8 @@ async def run_workers(
 ) -> None:
     """Start workers, stay until they have ended, and leave none behind.
 
-    SIGINT and SIGTERM end them in good order, at any time; a second one ends this process at once,
-    and with it every worker.
+    SIGINT and SIGTERM end them in good order, at any time; a second one ends this process
+    immediately, and with it every worker.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from backhaul.dask.resource_pools.requests import CPU, Needs, needs_of
 
 __all__ = ["get"]
 
-#: Most processes at once for tasks that ask for less than a CPU
+#: Most concurrent processes for tasks that ask for less than a CPU
 _BESIDE_MAX = 32
 #: Seed that Dask sets where none is set, so that hashes of strings are the same in all processes
 _HASH_SEED = "6640"
@@ -43,7 +43,7 @@ def get(
     resources: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Compute a graph in processes, as many at once as there are cores, and units for each task.
+    """Compute a graph in as many processes as there are cores, and units for each task.
 
     Parameters
     ----------

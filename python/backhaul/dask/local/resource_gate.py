@@ -182,7 +182,7 @@ class _Queue:
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
         self.request = ResourceRequest({**needs.resources, CPU: needs.cpu}, list(needs.affinity))
-        #: The newest first, as `dask.local.get_async` has it; of those that came at once, in order
+        #: The newest first, as `dask.local.get_async` has it; of those that came together, in order
         self.heap: list[tuple[int, int, _Waiting]] = []
         #: Whether nothing was free for them, since something was last given back
         self.is_blocked = False
@@ -205,7 +205,7 @@ class Gate(Executor):
     needs : mapping
         Requests of tasks, by key.
     pool : Executor
-        Runs what is let through; it must have room for all that may run at once.
+        Runs what is let through; it must have room for all that may run at the same time.
     in_threads : bool
         Whether that is threads of this process.
     needs_in : callable, optional

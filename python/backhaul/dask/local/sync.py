@@ -75,7 +75,7 @@ class _Ended:
 
 
 class _OneAfterAnother(Gate):
-    """A gate that runs each task at once, so that all that there is is free for the next one."""
+    """A gate that runs each task immediately, so that all units are free for the next one."""
 
     def __init__(self, declared: Declared, needs: Mapping[Any, Needs]) -> None:
         # It gives nothing to the pool.

@@ -13,7 +13,7 @@ from backhaul.dask.local.resource_gate import Gate, asked_in, declared_for
 
 __all__ = ["get"]
 
-#: Most threads at once, of all graphs that are computed
+#: Most concurrent threads, of all graphs that are computed
 _THREADS_MAX = 4096
 
 _pool: ThreadPoolExecutor | None = None
@@ -29,7 +29,7 @@ def get(
     resources: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Compute a graph in threads, as many at once as there are cores, and units for each task.
+    """Compute a graph in as many threads as there are cores, and units for each task.
 
     Parameters
     ----------

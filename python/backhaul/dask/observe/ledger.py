@@ -279,7 +279,7 @@ class Ledger:
             for key, link in self._links.items()
             if not (self._is_here(link.receiver) and self._is_here(link.sender))
         ]
-        # Several at once, as each search goes over all links.
+        # Several together, as each search goes over all links.
         for _, key in sorted(old)[: max(1, self.links_max // 16)]:
             del self._links[key]
         return len(self._links) < self.links_max

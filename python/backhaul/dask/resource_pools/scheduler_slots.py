@@ -1,6 +1,6 @@
-"""Where a scheduler sends tasks that ask for resources, and how many at once.
+"""Where a scheduler sends tasks that ask for resources, and how many at a time.
 
-Dask looks at what workers have, never at what is in use, and sends every such task at once
+Dask looks at what workers have, never at what is in use, and sends every such task immediately
 (dask/distributed#6467). Here each distinct request has a ranking of the workers that can meet it,
 by what is spoken for there (`ResourcePlaces`), so that a choice does not look at each. A worker
 gets as many tasks as it can run, and as many again to go on with; the rest stays here until there
@@ -101,7 +101,7 @@ class SchedulerSlots:
     scheduler : distributed.Scheduler
         The scheduler.
     beside_max : int
-        Most tasks at once of a worker that take less than a thread.
+        Most concurrent tasks of a worker that take less than a thread.
     """
 
     def __init__(self, scheduler: Scheduler, *, beside_max: int) -> None:

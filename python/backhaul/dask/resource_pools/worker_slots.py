@@ -49,7 +49,7 @@ class WorkerSlots:
     couple : callable, optional
         Returns which of the declared units are near to each other.
     beside_max : int
-        Most tasks at once that take less than a thread.
+        Most concurrent tasks that take less than a thread.
     executor : BesideThreadPoolExecutor
         Where these run.
     """

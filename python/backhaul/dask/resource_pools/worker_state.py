@@ -94,7 +94,7 @@ def install(worker: Worker) -> None:
     slots = WorkerSlots(
         declared, couple=coupled_here, beside_max=limits.beside_max, executor=executor
     )
-    # Not at once: the state machine is in the middle of something.
+    # Not immediately: the state machine is in the middle of something.
     slots.wake = partial(worker.loop.add_callback, start_more, worker)
     give_slots(state, slots)
     BESIDE_EXECUTOR.install(worker.executors, executor)

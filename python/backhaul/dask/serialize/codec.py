@@ -77,7 +77,7 @@ class Message(NamedTuple):
     frames: list[Frame]
     #: Size of all frames, in bytes.
     message_bytes: int
-    #: Frames on GPUs that go by themselves, see `backhaul.dask.comm.device_frames`.
+    #: Frames on GPUs that are sent separately, see `backhaul.dask.comm.device_frames`.
     device: Sequence[Any] = ()
 
 

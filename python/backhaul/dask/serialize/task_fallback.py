@@ -1,4 +1,4 @@
-"""Tasks that the native codec does not write by itself, pickled whole: small ones only.
+"""Tasks that the native codec cannot write, pickled whole: small ones only.
 
 A task with an array, a method of an object, or an object of a class that is not the interpreter's
 or Dask's, is the pickler's. As long as it is small that is all there is to do, and it goes in a

@@ -14,7 +14,7 @@ use super::super::task::TaskState;
 use super::{Cause, ErredBy};
 
 impl SchedulerCore {
-    /// Gives a task to a worker; it fails at once if its inputs are larger than the worker's memory
+    /// Gives a task to a worker; it fails immediately if its inputs are larger than the worker's memory
     pub(super) fn add_to_processing(
         &mut self,
         task: TaskId,

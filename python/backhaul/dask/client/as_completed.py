@@ -1,11 +1,11 @@
-"""`as_completed` of many futures with one watcher, rather than a task of asyncio's for each.
+"""`as_completed` of many futures with one watcher, rather than a task of asyncio for each.
 
-Dask's has a coroutine for each future, which waits for its state by two others, and wakes whoever
-iterates. Here the states of a whole list wake one watcher, in whichever thread they are set; a
-callback of the event loop then hands on all that are there. Their order is that in which they came,
-as ever. Where results are to come along, those that the client holds
-(`backhaul.dask.client.result_cache`) do; any other future is Dask's from there, as are actors'
-futures and what has failed or was cancelled.
+Dask's class runs a coroutine for each future, which waits for the state by two others and then
+wakes the iterating thread or task. Here the states of a whole list wake one watcher, in the thread
+that sets them; a callback of the event loop then queues all finished futures, in the order in which
+they finished. With ``with_results``, the watcher adds the result of a future that the client has in
+its cache (`backhaul.dask.client.result_cache`). Dask's coroutine handles all other futures:
+those without a cached result, those that failed or were cancelled, and those of actors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def watched_update(original: Callable[..., Any]) -> Callable[..., None]:
             return
         futures = list(futures)
         if not all(type(future) is Future for future in futures):
-            # Actors' futures, or an error.
+            # Futures of actors, or an error.
             original(self, futures)
             return
         with self.lock:
@@ -45,18 +45,19 @@ def watched_update(original: Callable[..., Any]) -> Callable[..., None]:
 
 
 class _Watcher:
-    """Hands futures on that are finished, failed or cancelled.
+    """Queues futures that are finished, failed or cancelled.
 
     Parameters
     ----------
     completed : distributed.as_completed
-        Where to. Its event loop runs whatever has no other thread in its documentation.
+        Receives the futures. Its event loop calls all methods whose docstring names no thread.
     """
 
     def __init__(self, completed: as_completed) -> None:
         self._completed = completed
-        #: Those that are over, oldest first, and whether the event loop is to look at them
+        #: Futures that have ended, oldest first
         self._over: deque[_Watched] = deque()
+        #: Whether a callback that handles `_over` is scheduled
         self._is_due = False
 
     def watch(self, futures: list[Future[Any]]) -> None:
@@ -70,20 +71,20 @@ class _Watcher:
             watched = _Watched(self, future, event)
             if not event.is_set():
                 event.add(watched)
-            # Whoever set it meanwhile may not have seen this one.
+            # The thread that set the event meanwhile may have missed this waiter.
             if event.is_set():
                 watched.wake()
 
     def hear(self, watched: _Watched) -> None:
-        """Hear that a future is over, perhaps again; called by any thread."""
+        """Note that a future has ended, perhaps again; any thread may call this."""
         self._over.append(watched)
         if not self._is_due:
             self._is_due = True
             self._completed.loop.add_callback(self._hand_on)
 
     async def _hand_on(self) -> None:
-        """Hand on what there is, and wake who waits for it."""
-        # Before it looks: one that comes from here on is seen, or comes in another turn.
+        """Queue the futures that have ended, and wake as many iterators."""
+        # Cleared before the loop, which sees a later future, or a new callback does.
         self._is_due = False
         completed = self._completed
         items = []
@@ -114,7 +115,7 @@ class _Watcher:
                 completed.thread_condition.notify(handed_on)
 
     def _item(self, future: Future[Any]) -> Any:
-        """Give what the iteration is to give; None if that takes more than a look."""
+        """Return the item of the iteration; None if Dask has to fetch the result."""
         if not self._completed.with_results:
             return future
         client: Any = future._client
@@ -141,5 +142,5 @@ class _Watched:
         self.is_handed_on = False
 
     def wake(self) -> None:
-        """Hear that the state is there; again, if it is there again. Called by any thread."""
+        """Note that the state has ended, perhaps again; any thread may call this."""
         self._watcher.hear(self)

@@ -1,10 +1,10 @@
 """`Future.result` in a thread that may block, without the event loop of the client.
 
-Dask's way is a coroutine on that event loop, which waits there, gathers, and wakes the thread.
-Where the client holds small results (`backhaul.dask.client.result_cache`), the thread waits for the
-state of the future by itself (`backhaul.dask.client.thread_wait`) and takes the result from there.
-Whatever is not that, a failure, a cancellation, a result that is not held, an asynchronous client,
-goes Dask's way.
+In Dask, a coroutine on that event loop waits, gathers the result and wakes the thread. If the
+client has a result cache (`backhaul.dask.client.result_cache`), the thread waits for the state of
+the future without the event loop (`backhaul.dask.client.thread_wait`) and reads the result from the
+cache. All other cases take Dask's path: a failure, a cancellation, a result that is not in the
+cache, an asynchronous client.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["blocking_result", "may_block"]
 
 
 def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Future.result` that needs no event loop for a result that is held."""
+    """Make a `Future.result` that needs no event loop for a result in the cache."""
 
     def result(self: Future[Any], timeout: Any = None) -> Any:
         if value := _held_result(self, timeout):
             return value[0]
-        # As Dask's own: a call of it would be one frame more in tracebacks that are to be short.
+        # A copy of Dask's method, because a call of that would add a frame to shortened tracebacks.
         self._verify_initialized()
         with shorten_traceback():
             return self.client.sync(self._result, callback_timeout=timeout)
@@ -38,7 +38,7 @@ def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
-    """Wait for a result, if this thread may, and give it alone; nothing if it is not held."""
+    """Wait for a result, if this thread may, and return it alone; empty if it is not cached."""
     client, state = future._client, future._state
     if client is None or state is None or not may_block(client):
         return ()
@@ -50,12 +50,12 @@ def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
         has_asked = send_what_is_queued(client)
         if not wait_in_thread(client, (state,), timeout_s, awake=has_asked):
             raise TimeoutError(f"timed out after {timeout_s} s.")
-    # Not of another future of that key, as there is after a restart.
+    # After a restart the client may have another future of this key, with another result.
     return held.value_of(future.key) if client.futures.get(future.key) is state else ()
 
 
 def may_block(client: Client) -> bool:
-    """Tell whether Dask would block this thread, too, until the event loop of a client is done.
+    """Tell whether Dask's client would block this thread, too, until its event loop has a result.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def may_block(client: Client) -> bool:
         The client.
     """
     if asyncio._get_running_loop() is not None:
-        # A coroutine for an asynchronous client, or an error: Dask's to say.
+        # Dask returns a coroutine of an asynchronous client, or raises an error.
         return False
     loop: Any = client.loop
     return bool(loop.asyncio_loop.is_running())

@@ -1,8 +1,8 @@
-"""Futures of a whole map, in two steps: what hears of a task before the map is sent, then the rest.
+"""Futures of a whole map, made in two steps: states before the map is sent, futures after it.
 
-Dask's client makes each by three calls with a lock, before it sends anything. What the client has
-to have when the scheduler answers is the state of a task, and that somebody refers to it. The
-object that a program holds can come later, while the scheduler is at work.
+Dask's client makes each future by three calls with a lock, before it sends the graph. When the
+scheduler answers, the client needs only the state of a task and a reference count for it. So the
+`Future` objects are made after the message is sent, while the scheduler works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def future_of(client: Client, key: Any) -> Future[Any]:
     client : distributed.Client
         The client; the caller has its ``_refcount_lock``.
     key : key
-        Of the task.
+        The key of the task.
 
     Returns
     -------
@@ -37,24 +37,24 @@ def future_of(client: Client, key: Any) -> Future[Any]:
 
 
 def states_of(client: Client, keys: Sequence[Any]) -> list[FutureState]:
-    """Have a client hear of tasks, each of which gets a future.
+    """Register tasks with a client: a state and one reference for each.
 
     Parameters
     ----------
     client : distributed.Client
         The client; the caller has its ``_refcount_lock``.
     keys : sequence of key
-        Of the tasks, each once.
+        The keys of the tasks, without duplicates.
 
     Returns
     -------
     list of FutureState
-        For `make_futures`, which has to follow, or `give_up`.
+        The states. The caller passes each to `make_futures` or to `give_up`.
     """
     known, refcount = client.futures, client.refcount
     if (
         len(keys) > 1
-        # As mostly: nobody has heard of any of them.
+        # The usual case: the client has none of these keys yet.
         and known.keys().isdisjoint(keys)
         and refcount.keys().isdisjoint(keys)
     ):
@@ -85,21 +85,21 @@ def _new_states(keys: Sequence[Any]) -> list[FutureState]:
 
 
 def make_futures(client: Client, states: Sequence[FutureState], futures: list[Future[Any]]) -> None:
-    """Make the futures of tasks that a client hears of.
+    """Make the futures of tasks that `states_of` registered.
 
     Parameters
     ----------
     client : distributed.Client
         The client; the caller has its ``_refcount_lock``.
     states : sequence of FutureState
-        What `states_of` gave.
+        The states that `states_of` returned.
     futures : list of Future
-        Where they are put, each as it is made.
+        Receives each future as soon as it is made.
     """
     new: Any = object.__new__
     generation, uid = client.generation, Future._uid
     made = map(new, repeat(Future, len(states)))
-    # In this order: a number more than are needed would be taken otherwise.
+    # The counter is the last of the three, because `zip` would take one number too many otherwise.
     for state, future, number in zip(states, made, Future._counter, strict=False):
         future.key = state.key
         future._client = client
@@ -112,6 +112,6 @@ def make_futures(client: Client, states: Sequence[FutureState], futures: list[Fu
 
 
 def give_up(client: Client, states: Iterable[FutureState]) -> None:
-    """Let go of tasks that are to have no future: somebody has interrupted the program."""
+    """Release the references of tasks whose futures were not made, after an interrupt."""
     for state in states:
         client._dec_ref(state.key)

@@ -1,12 +1,13 @@
-"""Graphs of tasks without an expression: `compute`, `persist` and `get` of what is made already.
+"""Graphs of tasks without an expression: `compute`, `persist` and `get` of materialized tasks.
 
-Dask's client pickles the expression of a collection, which its scheduler unpickles, makes tasks of,
-orders, and pickles task by task for workers. Where the expression has its tasks already, as that of
-Delayed objects and of graphs given to `Client.get`, the client does all but the last here, and the
-native codec writes each task as a worker is to have it (``crates/dask/src/codec/graph.rs``). The
-scheduler cuts them out of the bytes (`backhaul.dask.scheduler.submissions`). What is a recipe for
-tasks, such as an array's, is smaller than they are, and goes Dask's way, as does whatever asks for
-something besides, and all that is sent to a scheduler that has not said that it understands
+Dask's client pickles the expression of a collection. Its scheduler unpickles the expression,
+materializes and orders the tasks, and pickles each task for a worker. Where the expression has its
+tasks already, as that of Delayed objects and of graphs given to `Client.get`, the client here
+materializes and orders, and the native codec writes each task in the form for a worker
+(``crates/dask/src/codec/graph.rs``). The scheduler cuts the tasks out of the bytes
+(`backhaul.dask.scheduler.submissions`). An expression that generates its tasks, such as an array's,
+is smaller than the tasks and takes Dask's path. So do calls with options such as workers or
+priorities, and all graphs for a scheduler that has not announced support
 (`backhaul.dask.comm.capabilities`).
 """
 
@@ -45,11 +46,11 @@ __all__ = ["compact_graph"]
 
 logger = logging.getLogger(__name__)
 
-#: What has a graph of layers
+#: Classes of expressions that have a graph of layers
 _LAYERED: Final = frozenset({HLGExpr, HLGExprGroup, HLGFinalizeCompute})
 
-#: Most bytes of the pickles of all tasks that the codec does not write: objects that tasks share
-#: are pickled with each
+#: Most bytes of the pickles of all tasks that the codec does not write; an object that several
+#: tasks share is pickled with each of them
 _PICKLES_BYTES_MAX: Final = 1 << 20
 
 
@@ -72,12 +73,12 @@ def compact_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         actors: Any = None,
     ) -> Any:
         asks = workers or user_priority or resources or retries
-        # An empty list is refused, and a collection cannot be asked whether it is true.
+        # Dask refuses an empty list, and a collection has no truth value.
         asks = asks or not all(
             each is None or each is False for each in (allow_other_workers, actors)
         )
         futures = None
-        # What `submit` and `map` leave to Dask has an order.
+        # Tasks that `submit` and `map` leave to Dask have an internal priority.
         if not asks and internal_priority is None:
             futures = compactly(self, expr, keys, span_metadata, fifo_timeout)
         if futures is None:
@@ -110,11 +111,11 @@ def _sent(
     try:
         data = _written(expr, wanted)
     except Exception as error:
-        # The scheduler meets it, too, and says so to the futures.
+        # The scheduler gets the same error, and reports it to the futures.
         logger.debug("A graph is left to Dask: %r", error)
         data = None
     if data is None:
-        # What was computed would be pickled with it.
+        # Dask would pickle this cached graph with the expression.
         vars(expr).pop("_optimized_dsk", None)
         return None
     message: dict[str, Any] = {
@@ -135,7 +136,7 @@ def _sent(
 
 
 def _is_made(expr: Any) -> bool:
-    """Tell whether an expression is tasks that are there already."""
+    """Tell whether all tasks of an expression are materialized."""
     kind = type(expr)
     if kind is LLGExpr:
         return True
@@ -148,26 +149,26 @@ def _is_made(expr: Any) -> bool:
 
 
 def _written(expr: Any, wanted: set[Any]) -> bytes | None:
-    """Do what the scheduler does with an expression, and write the tasks; None: it has to."""
+    """Materialize, cull and order the tasks, then encode them; None if Dask's path is needed."""
     graph, annotations = materialize_graph(expr=expr, validate=False)
     if annotations:
         return None
     if type(expr) is LLGExpr:
         graph = cull_graph(graph, wanted)
     if anyone_asks() and any(needs_of(node) is not None for node in graph.values()):
-        # What a function asks for, the scheduler reads in the function.
+        # The scheduler reads the resource requests of a function from the function itself.
         return None
     return codec.encode_graph(graph, dask.order.order(graph), wanted, _Pickles())
 
 
 class _Pickles:
-    """Pickles tasks that the codec does not write by itself, as long as there are few."""
+    """Pickles tasks that the codec does not write, up to a limit of bytes."""
 
     def __init__(self) -> None:
         self._bytes_left = _PICKLES_BYTES_MAX
 
     def __call__(self, task: Any) -> bytes | None:
-        """Pickle a task; None if it is large, or not to be."""
+        """Pickle a task; None above the limit, or if Dask has to pickle the task."""
         pickled = pickle_whole(task)
         self._bytes_left -= 0 if pickled is None else len(pickled)
         return None if self._bytes_left < 0 else pickled

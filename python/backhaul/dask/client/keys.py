@@ -1,11 +1,11 @@
-"""Names of tasks: the tokens of Dask's, computed with less where arguments are plain.
+"""Keys of tasks: Dask's tokens, with a cache for functions and a short path for plain arguments.
 
-`dask.tokenize` pickles a function twice, to see whether that gives the same, and walks arguments by
-a general scheme. Here the token of a function is computed once: of one that is found by its name,
-whose pickle is that name and nothing else, and of one that is pickled by value, for as long as all
-parts of that pickle stay the same (`function_parts`). Numbers and text stand for themselves, as
-there. The tokens are the same to the letter, so a task has one name on every client. Anything else
-is given to `dask.tokenize`.
+`dask.tokenize` pickles a function twice, to check that both pickles are equal, and normalizes
+arguments by a general dispatch. Here the token of a function is computed once and cached. For a
+function that is pickled by its name, the cached token stays valid; for one that is pickled by
+value, it is valid while all parts of that pickle stay the same (`function_parts`). Numbers and text
+are normalized to themselves, as in Dask. The tokens equal Dask's, so a task has the same key on
+every client. `dask.tokenize` handles all other arguments.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from backhaul.dask.compat.names import Future
 
 __all__ = ["function_token", "names_of_calls", "tokens_of_calls"]
 
-#: What stands for itself in a token, if it is of exactly this type
+#: Types whose instances are normalized to themselves; subclasses are not
 _PLAIN: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
 
-#: Functions that were met, and how many are remembered
+#: Cache of the tokens of functions
 _known: dict[Any, _Known] = {}
+#: Most functions in the cache; a full cache is cleared
 _KNOWN_MAX: Final = 1000
 
 
@@ -58,16 +59,16 @@ def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> 
 
 
 def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) -> list[str]:
-    """Name the tasks of a map.
+    """Make the keys of the tasks of a map.
 
     Parameters
     ----------
     prefix : str
-        Stands before each token.
+        Precedes each token.
     token : str
-        Of the function.
+        The token of the function.
     iterables : sequence of iterable
-        Arguments, each of which may be gone through several times.
+        Arguments, each of which can be iterated several times.
 
     Returns
     -------
@@ -76,7 +77,7 @@ def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) 
     """
     (one, *others) = iterables
     if not others and (type(one) is range or _PLAIN.issuperset(map(type, one))):
-        # As below, for one argument that stands for itself: the text of a tuple of it.
+        # As `tokens_of_calls`, for one plain argument: the text of a tuple with one item.
         head = f"({token!r}, ('tuple', ("
         md5 = _md5
         return [f"{prefix}-{md5(f'{head}{arg!r},)))'.encode()).hexdigest()}" for arg in one]
@@ -90,7 +91,7 @@ def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
     Parameters
     ----------
     token : str
-        Of the function.
+        The token of the function.
     calls : iterable of tuple
         Arguments of each call.
 
@@ -110,7 +111,7 @@ def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def _quickest_md5() -> Callable[[bytes], Any]:
-    """Give what makes MD5 digests; the interpreter's own takes half of what OpenSSL's does."""
+    """Return the constructor of MD5 digests: the interpreter's takes half the time of OpenSSL's."""
     try:
         return import_module("_md5").md5  # type: ignore[no-any-return]
     except ImportError:
@@ -120,12 +121,12 @@ def _quickest_md5() -> Callable[[bytes], Any]:
 _md5: Final = _quickest_md5()
 
 
-#: Stands for a part of a token that `dask.tokenize` has to find
+#: Marks an argument that `dask.tokenize` has to normalize
 _UNKNOWN: Final = object()
 
 
 def _normalized(value: Any) -> Any:
-    """Give what stands for an argument in a token; `_UNKNOWN` if that takes more than a look."""
+    """Return the normalized form of a plain argument or future; `_UNKNOWN` for all others."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -137,11 +138,11 @@ def _normalized(value: Any) -> Any:
 class _Known(NamedTuple):
     """A function whose token was computed."""
 
-    #: Made it part of a token
+    #: Dask's normalizer that was used
     normalize: Callable[[Any], Any]
-    #: How the text begins of which the token of a call is the digest
+    #: Beginning of the text whose digest is the token of a call
     head: str
-    #: Of a function that is pickled by value: what the pickle depends on
+    #: Parts on which the pickle of a function by value depends; None if pickled by name
     parts: list[Any] | None
 
 
@@ -161,7 +162,7 @@ def _of_function(func: Any) -> _Known | None:
     if known is not None and known.normalize is normalize and _same(known.parts, parts):
         return known
     normalized = normalize(func)
-    # Dask names a function anew each time whose pickle is never twice the same.
+    # Dask gives a new token on each call to a function whose pickles differ.
     if parts is not None and normalize(func) != normalized:
         return None
     if len(_known) >= _KNOWN_MAX:
@@ -176,5 +177,5 @@ def _same(parts: list[Any] | None, others: list[Any] | None) -> bool:
     return are_same(parts, others)
 
 
-#: Who makes objects part of a token, if nobody else is registered
+#: Dask's fallback normalizer, used for types without a registered one
 _OF_OBJECTS: Final = normalize_token.dispatch(object)

@@ -1,11 +1,11 @@
 """`Client.map` without an expression: all calls in one message, made natively.
 
-Dask's client makes an expression of the calls, which its scheduler turns into a task for each. Here
-calls that the native codec can write go as bytes: what all of their tasks share, the function above
-all, once, and of each its key and its arguments (``crates/dask/src/codec/calls.rs``). The scheduler
-puts a task together when a worker is to have it. Keys, futures and options are made as Dask makes
-them. Whatever the codec does not write by itself goes Dask's way, as does all that is sent to a
-scheduler that has not said that it understands (`backhaul.dask.comm.capabilities`).
+Dask's client makes an expression of the calls, from which its scheduler makes a task for each. Here
+the native codec encodes the calls: once the parts that all tasks share, mainly the function, and
+for each task its key and its arguments (``crates/dask/src/codec/calls.rs``). The scheduler
+assembles a task when it sends the task to a worker. Keys, futures and options are made as Dask
+makes them. Calls that the codec cannot write take Dask's path, and so do all calls for a scheduler
+that has not announced support (`backhaul.dask.comm.capabilities`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ __all__ = ["compact_map", "warn_of_size"]
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.client")
 
-#: What may be gone through again and again, and does not change in between
+#: Iterables that can be iterated several times with the same items
 _LISTS: Final = frozenset({list, tuple, range})
 
-#: Larger named arguments have a task of their own
+#: Larger keyword arguments get a separate task, as in Dask
 _NAMED_BYTES_MAX: Final = 1e5
 
-#: Where the first call says that all are larger, Dask's frames are as good; the codec has a limit
+#: Largest message, estimated from the first call: for larger ones Dask's path is as fast, and the
+#: codec has a limit
 _BYTES_MAX: Final = 256 << 20
 
-#: Of so many futures and more, Python would look at each several times while they are made
+#: From this count on, the cyclic garbage collector is disabled while futures are made
 _MANY: Final = 10_000
 
-#: Dask's words for what is large
+#: Text of Dask's warning of a large graph
 _LARGE: Final = """\
 Sending large graph of size {}.
 This may cause some slowdown.
@@ -135,18 +136,18 @@ def _mapped(
         named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
         shared = Task("", func, **named)
     except Exception:
-        # A name that a task has for itself, for one: Dask says so.
+        # For example, a keyword that `Task` itself uses: Dask reports the error.
         return None, key
     if shared.data_producer or any(sizeof(value) > _NAMED_BYTES_MAX for value in kwargs.values()):
         return None, key
     parse = _parser(func, named)
-    # A look, before anything is computed for all.
+    # The first call is encoded alone, to estimate the size, before all keys are computed.
     first = [each[0] for each in iterables]
     look = codec.encode_calls(shared, [""], [tuple(first)], parse)
     if look is None or len(look) * min(map(len, iterables)) > _BYTES_MAX:
         return None, key
     if anyone_asks() and needs_of(shared) is not None:
-        # What a function asks for, the scheduler reads in the function.
+        # The scheduler reads the resource requests of a function from the function itself.
         return None, key
     keys = _keys(func, iterables, kwargs, key or funcname(func), pure=pure and not actor)
     if keys is None:
@@ -167,7 +168,7 @@ def _mapped(
             try:
                 warn_of_size(len(calls))
                 send_compactly(client, message)
-                # While they are made, the scheduler reads.
+                # The scheduler reads the message while the futures are made.
                 make_futures(client, states, futures)
             except BaseException:
                 give_up(client, states[len(futures) :])
@@ -177,7 +178,7 @@ def _mapped(
 
 
 def _are_usual(options: dict[str, Any]) -> bool:
-    """Tell whether Dask would take what is said of all calls."""
+    """Tell whether Dask would accept these options of the calls."""
     workers, loose = options["workers"], options["allow_other_workers"]
     if workers is not None and not isinstance(workers, (str, Number, list, set)):
         return False
@@ -185,7 +186,7 @@ def _are_usual(options: dict[str, Any]) -> bool:
 
 
 def _parser(func: Callable[..., Any], named: dict[str, Any]) -> Callable[[tuple[Any, ...]], Any]:
-    """Make what the codec asks for arguments and dependencies of a task."""
+    """Make the function that gives the codec the arguments and dependencies of a task."""
 
     def parse(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], frozenset[Any]] | None:
         found: Any = parse_input(args)
@@ -200,7 +201,7 @@ def _parser(func: Callable[..., Any], named: dict[str, Any]) -> Callable[[tuple[
 def _keys(
     func: Callable[..., Any], iterables: tuple[Any, ...], kwargs: Any, key: Any, *, pure: bool
 ) -> list[Any] | None:
-    """Name the calls as Dask does; None if that is for Dask to do."""
+    """Make the keys of the calls as Dask does; None if Dask has to make them."""
     count = min(map(len, iterables))
     if isinstance(key, str):
         if pure:
@@ -218,7 +219,7 @@ def _keys(
 
 @contextlib.contextmanager
 def _no_collection(count: int) -> Iterator[None]:
-    """Keep Python from looking for garbage among many objects that are all to stay."""
+    """Disable the cyclic garbage collector while many objects are made that all stay alive."""
     pauses = count >= _MANY and gc.isenabled()
     if pauses:
         gc.disable()
@@ -230,7 +231,7 @@ def _no_collection(count: int) -> Iterator[None]:
 
 
 def warn_of_size(nbytes: int) -> None:
-    """Warn of what Dask warns of."""
+    """Warn of a large message, as Dask warns of a large graph."""
     limit = dask.config.get("distributed.admin.large-graph-warning-threshold")
     if nbytes > parse_bytes(limit):
         warnings.warn(_LARGE.format(format_bytes(nbytes)), stacklevel=4)

@@ -1,15 +1,15 @@
-"""What a client has to tell its scheduler, in one callback of its event loop.
+"""Outgoing queue of a client: one callback of the event loop sends messages and releases.
 
-A client drops futures one by one, mostly from another thread than its event loop's: for each, Dask
-wakes the event loop, which counts, and calls itself once more to send. Here what is to be counted
-and sent waits in one queue, in the order in which it came, and one callback works it off.
+A program releases futures one by one, mostly in another thread than the event loop's. For each,
+Dask wakes the event loop, which decrements a count and schedules a second callback to send. Here
+releases and messages wait in one queue, in order, and one callback processes the queue.
 
-Against other callbacks of the same loop nothing comes later than in Dask, and something may come
-earlier; among themselves messages and releases keep their order, so what a graph needs is not
-released before the graph has been sent. Only where threads send by themselves
-(`backhaul.dask.client.send`) releases wait, up to 4 ms, and later messages pass them. Releases
-that follow each other go as one message, if the scheduler releases its keys one after the other, as
-if each had come alone (`backhaul.dask.worker.event_stream`).
+Relative to other callbacks of the same loop, no message is later than in Dask, and some are
+earlier. Messages and releases keep their order, so the inputs of a graph are not released before
+the graph is sent. Only where threads send without the event loop (`backhaul.dask.client.send`) do
+releases wait, up to 4 ms, and later messages overtake them. Consecutive releases are joined into
+one message, if the scheduler releases the keys of a message one after the other, as if each key had
+a message (`backhaul.dask.worker.event_stream`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = [
 
 _ATTRIBUTE = "_backhaul_outbox"
 
-#: Most keys of one such message: some milliseconds of a scheduler's
+#: Most keys in one joined message: the scheduler needs some milliseconds for these
 _RELEASED_MAX = 256
 
-#: How long a release waits for the event loop to look, while threads do without it: with what the
-#: message waits to which it may lead, less than on Dask's streams
+#: How often the event loop checks for releases, in seconds, while threads send without it. With the
+#: delay of the message that follows, a release waits less than on Dask's streams.
 _LOOK_S = 0.004
 
 
 class Outbox:
-    """Calls that the event loop of a client is to make soon, in order.
+    """A queue of calls that the event loop of a client makes soon, in order.
 
-    Calls may be added by any thread, and by a finalizer that interrupts one that adds another.
+    Any thread may add a call, and so may a finalizer that interrupts another addition.
 
     Parameters
     ----------
@@ -60,26 +60,26 @@ class Outbox:
 
     def __init__(self, loop: IOLoop) -> None:
         self._loop = loop
-        #: What to call, with what, and whether it is more than a release.
+        #: Function, argument, and whether the call is more than a release.
         self._calls: deque[tuple[Callable[[Any], object], Any, bool]] = deque()
-        #: One item for each call that is not only a release, until it has been made.
+        #: One item for each call that is more than a release, until the call has been made.
         self._urgent: deque[None] = deque()
-        #: Whether the loop is going to look at calls that are added from now on.
+        #: Whether a scheduled callback will process calls that are added from now on.
         self._is_scheduled = False
-        #: Whether it looks at them in a while, and whether that has been of use since it did last.
+        #: Whether a timer will check for releases, and whether it was used since its last check.
         self._is_looking = False
         self._is_used = False
 
     def add(self, call: Callable[[Any], object], argument: Any) -> None:
-        """Have the event loop make a call; what it raises is logged there."""
+        """Schedule a call in the event loop, which logs an exception of the call."""
         self._urgent.append(None)
         self._calls.append((call, argument, True))
         self._schedule()
 
     def add_release(self, call: Callable[[Any], object], argument: Any) -> None:
-        """Have the event loop make a call by which something is given up: in a while, if it looks.
+        """Schedule a call that releases a future; it waits for the timer if that is active.
 
-        What threads send by themselves may overtake it.
+        Messages that threads send without the event loop may overtake the release.
         """
         self._calls.append((call, argument, False))
         if self._is_looking:
@@ -88,13 +88,13 @@ class Outbox:
             self._schedule()
 
     def holds_up(self) -> bool:
-        """Tell whether something has been added, and is not done, that a message must not pass."""
+        """Tell whether the queue has a call that a message must not overtake."""
         return bool(self._urgent)
 
     def look_often(self) -> None:
-        """Have the event loop look at releases every now and then, for as long as this is called.
+        """Start the timer that checks for releases; it goes on while this is called.
 
-        Threads that do not need the loop to send and to wait need not wake it for what they drop.
+        Threads that send and wait without the event loop then need not wake it for a release.
         """
         self._is_used = True
         if not self._is_looking:
@@ -105,7 +105,8 @@ class Outbox:
         self._loop.call_later(_LOOK_S, self._look)
 
     def _look(self) -> None:
-        # As above: whoever adds from here on is seen below, or by the next look, or schedules.
+        # Set before the check below: a later addition is seen by it or by the next one, or it
+        # schedules a callback.
         self._is_looking = goes_on = self._is_used
         self._is_used = False
         if goes_on:
@@ -127,17 +128,17 @@ class Outbox:
         self._is_scheduled = True
         try:
             self._make(len(self._calls))
-            # What has been released is to be told, which no thread's message passes until it is.
+            # The releases above add messages to the scheduler, which no thread's message may pass.
             self._make(len(self._calls))
         finally:
-            # Before it looks for calls that are left: one that is added from here on schedules
-            # another round.
+            # Set before the check for calls that are left: a call that is added from here on
+            # schedules another round.
             self._is_scheduled = False
             if self._calls:
                 self._schedule()
 
     def _make(self, left: int) -> None:
-        """Make so many of the calls."""
+        """Make up to `left` of the calls."""
         while left > 0:
             call, argument, is_urgent = self._calls.popleft()
             left -= 1
@@ -149,7 +150,7 @@ class Outbox:
             try:
                 call(argument)
             except Exception:
-                # As the loop does for each of its callbacks.
+                # The event loop logs an exception of a callback in this form.
                 app_log.error("Exception in callback %r", partial(call, argument), exc_info=True)
             finally:
                 if is_urgent:
@@ -159,7 +160,7 @@ class Outbox:
     def _with_releases_after(
         self, call: Callable[[Any], object], message: dict[str, Any], left: int
     ) -> dict[str, Any]:
-        """Take the releases of single keys that come next, at most so many, into one message."""
+        """Join the next releases of single keys, at most `left`, with a message."""
         keys = list(message["keys"])
         for _ in range(min(left, _RELEASED_MAX - 1)):
             next_call, following, _ = self._calls[0]
@@ -201,7 +202,7 @@ def collected_send(original: Callable[..., Any]) -> Callable[..., None]:
 
 
 def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
-    """Make a `Future.release` that uses the client's outbox, if what the client sends does, too."""
+    """Make a `Future.release` that uses the client's outbox, if the client sends through it."""
 
     def release(self: Future[Any]) -> None:
         client = self._client
@@ -230,7 +231,7 @@ def outbox_of(client: Client) -> Outbox:
 
 
 def sends_by_outbox(client: Client) -> bool:
-    """Tell whether what a client sends goes through its outbox."""
+    """Tell whether a client sends its messages through its outbox."""
     sends = getattr(type(client)._send_to_scheduler, "__code__", None)
     return sends is _SEND_CODE and "_send_to_scheduler" not in vars(client)
 

@@ -1,13 +1,13 @@
-"""What a scheduler reports to a client, handled by a thread that waits for it.
+"""Leader-follower reading of a client's stream by the threads that wait for results.
 
-While a thread waits for a result, it takes the part of the client's event loop: it waits for what
-arrives on the stream, and handles it, in order, for all that wait: results that come with the news
-(`backhaul.dask.client.result_cache`) and the news that a task is in memory. These handlers are the
-event loop's own. Whatever else the scheduler reports is the event loop's to handle, with all that
-comes behind it until it has; so nothing is ever handled twice, or before what came before it.
+While a thread waits for a result, it reads the stream in the place of the client's event loop. It
+handles two kinds of messages, in order, for all waiting threads: inline results
+(`backhaul.dask.client.result_cache`) and ``key-in-memory``. The thread calls the same handlers as
+the event loop. It leaves any other message, and all later ones, to the event loop, until the event
+loop has handled them; so each message is handled once, and in order.
 
-One thread reads, the others that wait are woken by it. When it has what it waits for, another one
-goes on; when none waits, the event loop does.
+One thread, the leader, reads, and wakes the other waiting threads. When its wait ends, another
+waiting thread becomes the leader; when no thread waits, the event loop reads.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _ATTRIBUTE = "_backhaul_thread_reports"
 class Thread(Protocol):
     """A thread that waits."""
 
-    #: Whether it has what it waits for
+    #: Whether the wait of the thread has ended
     is_over: bool
 
     def nudge(self) -> None:
-        """Have it look."""
+        """Wake the thread, so that it checks whether its wait has ended."""
 
 
 class ThreadReports:
-    """What arrives on the stream of one client.
+    """The messages of one client's stream, read by one waiting thread at a time.
 
     Parameters
     ----------
     client : distributed.Client
         The client.
     comm : BackhaulComm
-        Of the stream.
+        The comm of the stream.
     arrivals : Arrivals
-        What arrives there.
+        The inbox of the comm.
     handlers : dict of str to callable
-        Handlers that a thread may call, by operation: they are, and call, nothing but what is made
-        for any thread.
+        Handlers that a thread may call, by operation: they and the functions that they call are
+        thread-safe.
 
     Attributes
     ----------
     threads : deque of Thread
-        Those that wait, whether they read or not.
+        All waiting threads, with the leader.
     """
 
     def __init__(
@@ -76,20 +76,21 @@ class ThreadReports:
         self._arrivals = arrivals
         self._ours = handlers
         self.threads: deque[Thread] = deque()
-        #: The thread that reads, as long as it waits: Ctrl-C may end that between any two steps
+        #: The thread that reads. It leads only while it is in `threads`, because Ctrl-C may end its
+        #: wait between any two steps.
         self._leader: Thread | None = None
         self._leader_ident = 0
-        #: Whether it handles something at the moment
+        #: Whether the leader handles messages at the moment
         self._is_at_work = False
         self._pid = os.getpid()
         arrivals.on_wait = self._pass_on
 
     def is_open(self) -> bool:
-        """Tell whether something may arrive still, in this process."""
+        """Tell whether messages may still arrive in this process."""
         return self._pid == os.getpid() and not self._comm.closed()
 
     def lead(self, thread: Thread) -> bool:
-        """Make a thread that waits the one that reads, if there is none."""
+        """Make a waiting thread the leader, if there is none; tell whether it is."""
         with self._arrivals.lock:
             if self._is_led():
                 return False
@@ -98,9 +99,9 @@ class ThreadReports:
             return True
 
     def look_for_leader(self) -> bool:
-        """Handle what has arrived if this very thread leads, further up: False if it does not.
+        """Handle arrived messages if an outer frame of this thread leads; False if none does.
 
-        It waits in a handler of a signal, which has come while it waited before.
+        That is so if a signal interrupted the thread's read, and the handler of the signal waits.
         """
         if not self._is_led() or self._leader_ident != threading.get_ident():
             return False
@@ -109,14 +110,15 @@ class ThreadReports:
         return True
 
     def follow(self, thread: Thread, *, pass_on: bool) -> None:
-        """Read no longer: another thread does from now on, or the event loop.
+        """End the lead of a thread: another thread, or the event loop, reads from now on.
 
         Parameters
         ----------
         thread : Thread
-            The one that has read.
+            The thread that has read.
         pass_on : bool
-            False if no thread may read: the event loop passes on when it has done its part.
+            Whether to wake another thread to lead. False if the event loop has to handle messages
+            first; the event loop wakes a thread after that.
         """
         with self._arrivals.lock:
             if self._leader is thread:
@@ -130,25 +132,25 @@ class ThreadReports:
         return not self._arrivals.is_handling and self._arrivals.may_look()
 
     def rouse(self) -> None:
-        """Have the thread that reads, or is about to, look."""
+        """Wake the thread that reads, or is about to read."""
         self._arrivals.rouse(or_next=True)
 
     def read(self, thread: Thread, until: float, *, awake: bool = False) -> bool:
-        """Handle what arrives until a thread has what it waits for.
+        """Handle messages until the wait of a thread ends.
 
         Parameters
         ----------
         thread : Thread
-            This one, which leads.
+            The current thread, which leads.
         until : float
-            How long to wait, as `time.monotonic` counts.
+            When to stop, on the clock of `time.monotonic`.
         awake : bool, default False
-            Whether to look out for what comes first before it sleeps.
+            Whether to poll for the first message before the thread sleeps.
 
         Returns
         -------
         bool
-            False if the event loop has to handle something first.
+            False if the event loop has to handle a message first.
         """
         while not thread.is_over:
             if not (self._arrivals.is_still() or self._handle_arrived()):
@@ -161,7 +163,7 @@ class ThreadReports:
         return True
 
     def _handle_arrived(self) -> bool:
-        """Handle what has arrived; tells whether this thread may wait for more."""
+        """Handle arrived messages; tell whether this thread may wait for more."""
         try:
             self._is_at_work = True
             return self._handle_what_may_be()
@@ -173,7 +175,7 @@ class ThreadReports:
         with arrivals.lock:
             arrivals.receive()
             if arrivals.is_handling:
-                # It looks for more by itself.
+                # The event loop is at work, and receives more messages when it is done.
                 return False
             while (batch := arrivals.first()) is not None:
                 if not self._handle(batch):
@@ -196,7 +198,7 @@ class ThreadReports:
                     break
                 handled += 1
         finally:
-            # Also when Ctrl-C comes: nothing is handled twice but what it came in.
+            # Also after Ctrl-C, so that at most the interrupted message is handled twice.
             if handled < len(messages):
                 self._arrivals.replace_first(tuple(messages[handled:]))
         return handled == len(messages)
@@ -231,10 +233,10 @@ class ThreadReports:
         return self._leader is not None and self._leader in self.threads
 
     def _pass_on(self, thread: Thread | None = None) -> None:
-        """Have one of the threads that wait read, if none does."""
+        """Wake one of the waiting threads to lead, if none leads."""
         if self._is_led():
             return
-        # In one step: without a GIL others come and go while an iterator is at work.
+        # A copy, because without a GIL other threads change the deque during an iteration.
         for other in self.threads.copy():
             if other is not thread and not other.is_over:
                 other.nudge()
@@ -242,7 +244,7 @@ class ThreadReports:
 
 
 def reports_of(client: Client) -> ThreadReports | None:
-    """Give what threads read of a client's stream; None if they read nothing."""
+    """Return the reader of a client's stream for threads; None if threads may not read it."""
     reports: ThreadReports | None = vars(client).get(_ATTRIBUTE)
     return reports if reports is not None and reports.is_open() else None
 
@@ -250,6 +252,6 @@ def reports_of(client: Client) -> ThreadReports | None:
 def share_reports(
     client: Client, comm: BackhaulComm, handlers: dict[str, Callable[..., Any]]
 ) -> None:
-    """Have threads of a client read its stream, too; called by the event loop that reads it."""
+    """Let waiting threads read the stream of a client; called by the event loop that reads it."""
     attributes = vars(client)
     attributes[_ATTRIBUTE] = ThreadReports(client, comm, comm.share(), handlers)

@@ -1,14 +1,15 @@
-"""Small results that a client holds, as they came with the news that they are there.
+"""Result cache of a client: small results that arrived with the message that their task finished.
 
-A scheduler that understands sends the result of a small task right before Dask's own
-``key-in-memory`` (`backhaul.dask.scheduler.inline_results`). It is held here, pickled, for as long
-as the client has a future of the task that is finished, and no more than `small-results.kept` of
-all of them. Where Dask's client would ask the scheduler for keys, those that are held are left out
-of the request; if all are, none is made. Everything else of ``gather`` is Dask's: what waits,
-raises, skips and puts results in their places.
+A scheduler that supports inline results sends the result of a small task right before Dask's own
+``key-in-memory`` (`backhaul.dask.scheduler.inline_results`). The cache holds the pickled result
+while the client has a finished future of the task, and evicts the oldest results above
+`small-results.kept` bytes. Where Dask's client would request keys from the scheduler, the request
+leaves out the keys in the cache; if the cache has all keys, the client sends no request. Dask's
+code does the rest of ``gather``: it waits, raises, skips and puts results in their places.
 
-Each look gives a value of its own, as each request does. A function that `Client.run` calls may
-replace a value in the data of a worker, so the results of all futures of that time are fetched.
+Each lookup unpickles a new value, as each request does. A function that `Client.run` calls may
+replace a value in the data of a worker, so afterwards the client fetches the results of all futures
+that existed then.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ logger = logging.getLogger(__name__)
 
 _ATTRIBUTE = "_backhaul_held_results"
 
-#: By their pickles, classes for which these are always the same: those compiled into a module
+#: Classes by their pickles; only static classes of native modules, whose pickle never changes
 _classes: dict[bytes, type] = {}
 _CLASSES_MAX = 1000
 #: ``Py_TPFLAGS_HEAPTYPE``: the class was made while the program ran.
 _MADE_AT_RUN_TIME = 1 << 9
 
-#: Those of all clients of this process
+#: The result caches of all clients of this process
 _all_held: WeakSet[HeldResults] = WeakSet()
 
-#: What a result takes beside its bytes, in bytes
+#: Overhead of one cached result beside its pickle, in bytes
 _ENTRY_BYTES = 200
 
 
@@ -67,9 +68,9 @@ class HeldResults:
 
     Notes
     -----
-    What changes runs on the event loop of the client, or, of `handle_result` and
-    `handle_key_in_memory`, on a thread that handles messages in its place
-    (`backhaul.dask.client.reader_thread`); `value_of` may be asked by any thread.
+    The event loop of the client calls the methods that change the cache. A thread that handles
+    messages in its place (`backhaul.dask.client.reader_thread`) may also call `handle_result` and
+    `handle_key_in_memory`. Any thread may call `value_of`.
     """
 
     def __init__(self, client: Client, limits: SmallResultLimits) -> None:
@@ -78,12 +79,12 @@ class HeldResults:
         #: Pickles by key, oldest first
         self._held: dict[Any, bytes] = {}
         self._held_bytes = 0
-        #: The result that came last and its key, until its ``key-in-memory`` follows
+        #: The key and pickle of the last result, until its ``key-in-memory`` arrives
         self._arrived: tuple[Any, bytes] | None = None
-        #: Keys of which the next result is not held, as `Client.run` may have replaced the value
+        #: Keys whose next result is not cached, because `Client.run` may have replaced the value
         self._fetched: set[Any] = set()
         self._upstream: dict[str, Callable[..., Any]] = {}
-        #: Of the dictionary and the count together
+        #: Protects `_held`, `_held_bytes` and `_fetched`
         self._lock = RLock()
 
     def __len__(self) -> int:
@@ -91,11 +92,11 @@ class HeldResults:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held."""
+        """Bytes of all cached results."""
         return self._held_bytes
 
     def attach(self) -> bool:
-        """Hear of results and of what ends them; False if the client is not quite Dask's."""
+        """Install the handlers of the stream; return False if Dask's handlers are replaced."""
         handlers = self._client._stream_handlers
         if not all(patch.fits(handlers) for patch in CLIENT_RESULTS.values()):
             return False
@@ -123,7 +124,7 @@ class HeldResults:
         Returns
         -------
         tuple
-            The result alone; empty if it is not held, or the future not finished.
+            The result alone; empty if the cache does not have it, or the future is not finished.
         """
         pickled = self._held.get(key)
         state = self._client.futures.get(key)
@@ -132,13 +133,13 @@ class HeldResults:
         try:
             return (pickle.loads(pickled),)
         except Exception:
-            # A library is not here, or is another release: Dask's way meets that too, and says so.
+            # A library is missing, or is another release: Dask's path raises the same error.
             logger.debug("Cannot load the result of %r that came with the news", key, exc_info=True)
             self.drop(key)
             return ()
 
     def drop(self, key: Any) -> None:
-        """Let go of a result, if it is held."""
+        """Evict a result, if the cache has it."""
         with self._lock:
             self._fetched.discard(key)
             pickled = self._held.pop(key, None)
@@ -146,7 +147,7 @@ class HeldResults:
                 self._held_bytes -= len(pickled) + _ENTRY_BYTES
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Evict all results."""
         with self._lock:
             self._held.clear()
             self._held_bytes = 0
@@ -154,36 +155,39 @@ class HeldResults:
         self._arrived = None
 
     def expire(self) -> None:
-        """Drop all results, and the next result of each pending future, which may be on its way."""
+        """Evict all results, and skip the next result of each pending future.
+
+        That result may be on its way already.
+        """
         self.clear()
         futures = list(self._client.futures.items())
         with self._lock:
             self._fetched.update(key for key, state in futures if state.status == "pending")
 
     def handle_result(self, key: Any = None, value: Any = None, **_: Any) -> None:
-        """Take a result; it counts once the scheduler says that the task is in memory."""
+        """Keep a result until ``key-in-memory`` of its task arrives."""
         if type(value) is bytes and key in self._client.futures:
             self._arrived = key, value
 
     def handle_key_in_memory(self, key: Any = None, **message: Any) -> None:
-        """Hold the result that came with the news, if one did, and let Dask hear of it."""
+        """Cache the result that arrived before this message, if any; then call Dask's handler."""
         arrived, self._arrived = self._arrived, None
         if key in self._fetched:
             self.drop(key)
             arrived = None
         if key in self._held:
-            # Of another run of the task.
+            # The cached result is of another run of the task.
             self.drop(key)
         if arrived is not None and arrived[0] == key and key in self._client.futures:
             self._hold(*arrived)
             if key not in self._client.futures:
-                # Dropped meanwhile, by the event loop.
+                # The event loop has released the future meanwhile.
                 self.drop(key)
         pickled: Any = message.get("type")
         state: Any = self._client.futures.get(key)
         is_new = type(pickled) is bytes and state is not None and state.type is None
         if is_new and (known := _classes.get(pickled)) is not None:
-            # Dask's does not load it again.
+            # Dask's handler does not load a type that is set.
             state.type = known
         self._upstream["key-in-memory"](key=key, **message)
         if is_new and len(_classes) < _CLASSES_MAX:
@@ -192,18 +196,18 @@ class HeldResults:
                 _classes[pickled] = kind
 
     def handle_cancelled_keys(self, keys: Any, **message: Any) -> None:
-        """Let go of results of futures that are cancelled."""
+        """Evict the results of cancelled futures."""
         for key in keys:
             self.drop(key)
         self._upstream["cancelled-keys"](keys=keys, **message)
 
     def handle_restart(self, **message: Any) -> None:
-        """Let go of everything: all futures are cancelled."""
+        """Evict all results, because all futures are cancelled."""
         self.clear()
         self._upstream["restart"](**message)
 
     def _ending(self, operation: str) -> Callable[..., None]:
-        """Make a handler that lets go of a result before Dask's hears that it is none any more."""
+        """Make a handler that evicts a result, then calls Dask's handler."""
 
         def handle(key: Any = None, **message: Any) -> None:
             self.drop(key)
@@ -222,20 +226,20 @@ class HeldResults:
 
 
 def held_by(client: Client) -> HeldResults | None:
-    """Get what a client holds; None if it does not hold results."""
+    """Return the result cache of a client; None if the client has none."""
     held: HeldResults | None = vars(client).get(_ATTRIBUTE)
     return held
 
 
 def _begin(client: Client) -> None:
-    """Have a client hold results and tell its scheduler, if both can; again costs nothing."""
+    """Give a client a result cache and notify its scheduler, if both can; idempotent."""
     if held_by(client) is not None:
         return
     stream = client.scheduler_comm
     comm = None if stream is None else stream.comm
     if not isinstance(comm, BackhaulComm) or not offers(comm, SMALL_RESULTS):
         return
-    # What a client is told to serialize by, results are to come by, too.
+    # Inline results are always pickled; a client with other serializers fetches its results.
     if client._serializers is not None or client._deserializers is not None:
         return
     limits = small_result_limits()
@@ -256,9 +260,10 @@ def _begin(client: Client) -> None:
 
 
 def holding_handle_report(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Client._handle_report` that has the client hold results before it reads the first.
+    """Make a `Client._handle_report` that creates the result cache before it reads a message.
 
-    A client that had to connect again reads on without: its results are fetched from then on.
+    Dask's method reconnects inside its loop, so a client that has reconnected does not register its
+    cache again: from then on the client fetches results.
     """
 
     async def _handle_report(self: Client) -> None:
@@ -269,7 +274,7 @@ def holding_handle_report(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def releasing_release_key(original: Callable[..., Any]) -> Callable[..., None]:
-    """Make a `Client._release_key` that lets go of the result, too."""
+    """Make a `Client._release_key` that also evicts the result."""
 
     def _release_key(self: Client, key: Any) -> None:
         held = vars(self).get(_ATTRIBUTE)
@@ -281,7 +286,7 @@ def releasing_release_key(original: Callable[..., Any]) -> Callable[..., None]:
 
 
 def forgetting_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Client._run` after which results are fetched: the function may have replaced them."""
+    """Make a `Client._run` that expires all cached results: the function may replace them."""
 
     async def _run(
         self: Client,
@@ -305,7 +310,7 @@ def forgetting_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sparing_gather_remote(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Client._gather_remote` that does not ask for results that are held."""
+    """Make a `Client._gather_remote` that does not request cached results."""
 
     async def _gather_remote(self: Client, direct: bool, local_worker: bool) -> dict[str, Any]:
         held = vars(self).get(_ATTRIBUTE)
@@ -315,7 +320,7 @@ def sparing_gather_remote(original: Callable[..., Any]) -> Callable[..., Any]:
         found = {key: value[0] for key in keys if (value := held.value_of(key))}
         self._gather_keys = keys - found.keys()
         if not self._gather_keys:
-            # As Dask's own does before it asks: who comes now asks anew.
+            # Dask's method resets these before its request, so that a later call makes a new one.
             self._gather_keys = None
             self._gather_future = None
             return {"status": "OK", "data": found}

@@ -1,12 +1,11 @@
-"""What the threads of a program do by themselves that the event loop of their client does in Dask.
+"""Sending of messages by the threads of a program, in the place of the client's event loop.
 
-A client has an event loop in a thread of its own, and the program's threads ask it for everything.
-For a small task that is two hand-overs there and two back, each with a wake-up and a wait for the
-interpreter. Here a thread of the program sends what it submits
-(`backhaul.dask.comm.threaded_stream`), unless something is in front of it that the event loop has
-to send.
+The event loop of a client runs in a separate thread, and in Dask the program's threads hand all
+work to it. For a small task that is two hand-overs there and two back, each with a wake-up and a
+wait for the GIL. Here a thread of the program sends the tasks that it submits
+(`backhaul.dask.comm.threaded_stream`), unless the event loop has earlier messages to send.
 
-Asynchronous clients have no such threads, and a thread with an event loop of its own is left alone.
+Asynchronous clients, and threads that run an event loop, send as in Dask.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ def sent_in_thread(client: Client, message: dict[str, Any]) -> bool:
     Parameters
     ----------
     client : distributed.Client
-        Runs, and has a scheduler that understands the message.
+        A running client, whose scheduler supports the message.
     message : dict
         The message.
 
     Returns
     -------
     bool
-        False if it is for the event loop to send; nothing was done.
+        False if the event loop has to send the message; nothing was sent.
     """
     stream: Any = client.scheduler_comm
     if type(stream) is not SharedBatchedSend or not _is_thread_of(client):
         return False
     outbox = outbox_of(client)
-    # What this thread has given the event loop to send goes first, however far that has got.
+    # Messages that this thread has given to the event loop are sent first.
     if outbox.holds_up() or not stream.send_in_thread(message):
         return False
     outbox.look_often()
@@ -48,23 +47,23 @@ def sent_in_thread(client: Client, message: dict[str, Any]) -> bool:
 
 
 def send_what_is_queued(client: Client) -> bool:
-    """Send what threads have queued for company, as this one is about to wait.
+    """Send the messages that threads have queued for a batch, because this thread is about to wait.
 
     Returns
     -------
     bool
-        Whether threads have sent anything since the last call: this one waits for an answer.
+        Whether threads have sent messages since the last call, so that an answer may come soon.
     """
     stream: Any = client.scheduler_comm
     return type(stream) is SharedBatchedSend and stream.flush_in_thread()
 
 
 def _is_thread_of(client: Client) -> bool:
-    """Tell whether this thread is one of a program that uses a client from without its loop."""
+    """Tell whether this thread uses a client that is synchronous, and runs no event loop."""
     return (
         not client._asynchronous
         and asyncio._get_running_loop() is None
         and client.status == "running"
-        # Messages that waited for the connection go first.
+        # Messages that waited for the connection are sent first.
         and not client._pending_msg_buffer
     )

@@ -1,12 +1,12 @@
 """`Client.submit` without an expression: one pickle of the task, made natively, in a message.
 
-Dask's client makes an expression of the one task, pickles that with all that an expression is, and
-its scheduler undoes each step. Here a task that the native codec can write goes as that: a key, a
-pickle that nobody opens before the worker (`backhaul.dask.serialize.pickled_task`), the keys that
-it depends on, and of all options those that somebody has set. Keys, futures and options are made as
-Dask makes them. What the codec does not write by itself, arrays and objects of classes that are not
-Dask's or the interpreter's, is pickled whole (`backhaul.dask.serialize.task_fallback`). What is
-large goes Dask's way, as does all that is sent to a scheduler that has not said that it understands
+Dask's client makes an expression of the one task and pickles the whole expression; its scheduler
+undoes each step. Here the client sends a compact message: the key, a pickle that only the worker
+loads (`backhaul.dask.serialize.pickled_task`), the keys of the dependencies, and the options that
+the caller has set. Keys, futures and options are made as Dask makes them. `task_fallback` pickles a
+task that the native codec cannot write, one with arrays or with objects whose classes are neither
+Dask's nor the interpreter's (`backhaul.dask.serialize.task_fallback`). Large tasks take Dask's
+path, and so do all tasks for a scheduler that has not announced support
 (`backhaul.dask.scheduler.submissions`).
 """
 
@@ -54,7 +54,7 @@ __all__ = [
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.client")
 
-#: What a call of `Client.submit` says of its task, if it says nothing
+#: Default options of a call of `Client.submit`
 _NOTHING_ASKED: Final[dict[str, Any]] = {
     "workers": None,
     "resources": None,
@@ -111,9 +111,9 @@ def compact_submit(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_dasks_own(function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function without globals look as if it were of the module of the one it replaces.
+    """Copy a function into the module of the one that it replaces; it may use no globals.
 
-    Dask tells by the name of the module which frames are its own and which a user's.
+    Dask decides by the name of the module which frames are its own and which are the user's.
     """
     ours = FunctionType(
         function.__code__,
@@ -151,7 +151,7 @@ def _submitted(
                 return Future(key, client), key
     named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
     task = Task(key, func, *map(parse_input, args), **named)
-    # What a function asks for, the scheduler reads in the function.
+    # The scheduler reads the resource requests of a function from the function itself.
     if anyone_asks() and needs_of(task) is not None:
         return None, key
     kept = codec.encode_task(task) or pickle_whole(task)
@@ -175,7 +175,7 @@ def _submitted(
 
 
 def _are_usual(actor: Any, options: dict[str, Any]) -> bool:
-    """Tell whether Dask would take these options; other ones are for Dask to refuse."""
+    """Tell whether Dask would accept these options; Dask's path refuses other ones."""
     loose = options["allow_other_workers"]
     return (
         # Other values name keys of actors.
@@ -185,7 +185,7 @@ def _are_usual(actor: Any, options: dict[str, Any]) -> bool:
 
 
 def may_submit(client: Client, operation: str) -> bool:
-    """Tell whether a client is quite Dask's, runs, and has a scheduler that understands.
+    """Tell whether a client is unmodified, runs, and has a scheduler that supports a message.
 
     Parameters
     ----------
@@ -205,20 +205,20 @@ def may_submit(client: Client, operation: str) -> bool:
 
 
 def said_of(client: Client, options: dict[str, Any]) -> dict[str, Any]:
-    """Give what compact messages say of tasks, as far as there is anything.
+    """Return the optional fields of compact messages about tasks.
 
     Parameters
     ----------
     client : distributed.Client
-        Whose tasks.
+        The client of the tasks.
     options : dict
-        Of the call, what there is of ``workers``, ``resources``, ``retries``, ``priority``,
-        ``allow_other_workers``.
+        Options of the call, some or all of ``workers``, ``resources``, ``retries``, ``priority``
+        and ``allow_other_workers``.
 
     Returns
     -------
     dict
-        ``annotations``, ``code`` and ``submitting_task``.
+        ``annotations``, ``code`` and ``submitting_task``, each only if there is a value.
     """
     said: dict[str, Any] = {}
     if (options != _NOTHING_ASKED or dask.get_annotations()) and (
@@ -239,7 +239,7 @@ def send_compactly(client: Client, message: dict[str, Any]) -> None:
         outbox_of(client).add(_Sending(client), message)
 
 
-#: How many frames are ours around a look for the user's, and where they are
+#: Most frames of this package above the user's in a traceback, and their files
 _FRAMES: Final = 3
 _FILES: Final = tuple(
     str(Path(__file__).with_name(f"{name}.py")) for name in ("submit", "map", "graph", "compute")
@@ -256,7 +256,7 @@ class _Sending:
 
     def __call__(self, message: dict[str, Any]) -> None:
         client = self._client
-        # It may have lost its scheduler since, and found, or be looking for, another one.
+        # The client may have lost its scheduler since, and have, or look for, another one.
         if client.status not in ("running", "closing") or not _understands(client, message["op"]):
             message = update_graph_of(message)
         client._send_to_scheduler_safe(message)
@@ -269,7 +269,7 @@ def _understands(client: Client, operation: str) -> bool:
 
 
 def _code(client: Client) -> tuple[Any, ...]:
-    """Give the code of the user's around the call, as much as the configuration wants."""
+    """Return the user's code around the call, of as many frames as the configuration sets."""
     try:
         nframes = dask.config.config["distributed"]["diagnostics"]["computations"]["nframes"]
     except (KeyError, TypeError):
@@ -288,7 +288,7 @@ def _annotations(
     allow_other_workers: Any = None,
     resources: Any = None,
 ) -> dict[str, Any]:
-    """Give what is said of the task alone, on top of what is said of all tasks."""
+    """Return the annotations of the call, merged over those that are set for all tasks."""
     annotations = dict(dask.get_annotations())
     if priority:
         annotations["priority"] = priority

@@ -1,12 +1,12 @@
-"""A thread of a program that waits for futures by itself.
+"""Wait of a program's thread for futures, without the event loop of the client.
 
-It waits for a lock that is released when the states are there, whoever sets them: the event loop of
-the client, or another thread. While it waits it may read what the scheduler reports
-(`backhaul.dask.client.reader_thread`), if no other thread does; then it waits for that, and is
-woken from there.
+The thread acquires a lock that the event loop of the client, or another thread, releases when it
+has set the states. While the thread waits, it may read the scheduler's messages
+(`backhaul.dask.client.reader_thread`), if no other thread reads them; then it waits for messages
+instead of the lock, and `ThreadReports.rouse` wakes it.
 
-Every second it looks whether it has waited for too long: that somebody forgot to wake it costs a
-second then, and a line in the log, and no more.
+Every second the thread checks the states. A missed wake-up therefore costs at most one second and
+a line in the log.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ __all__ = ["wait_in_thread"]
 
 logger = logging.getLogger(__name__)
 
-#: How often a thread that waits looks for itself, in seconds
+#: How often a thread that waits checks the states, in seconds
 _LOOK_S: Final = 1.0
-#: How often one does that waits in a handler of a signal, which keeps it from where it reads
+#: How often a thread checks that waits in a signal handler, which interrupted its own read
 _NESTED_LOOK_S: Final = 0.001
 
 
 def wait_in_thread(
     client: Client, states: Sequence[FutureState], timeout_s: float | None, *, awake: bool = False
 ) -> bool:
-    """Block this thread until all states are finished, or one is not going to be.
+    """Block this thread until all states are finished, or one fails or is cancelled.
 
     Parameters
     ----------
     client : distributed.Client
-        Of the states. Its event loop runs in another thread.
+        The client of the states. Its event loop runs in another thread.
     states : sequence of distributed.client.FutureState
-        What to wait for.
+        The states to wait for.
     timeout_s : float or None
-        How long, in seconds; None: for ever.
+        The longest wait, in seconds; None: no limit.
     awake : bool, default False
-        Whether the answer may come soon, and this thread is to look out for it, as long as that
-        pays, before it sleeps.
+        Whether the answer may arrive soon, so that this thread polls for it before it sleeps.
 
     Returns
     -------
     bool
-        False if time has passed. True as well if this thread should not wait here any longer, as
-        the event loop has ended, or cannot, as somebody else's events are in the way.
+        False after the time-out. True also if this thread should not wait here, because the event
+        loop has ended, or because a state has an event of another class than `StateEvent`.
     """
     pending = []
     for state in states:
@@ -71,7 +70,7 @@ def wait_in_thread(
     for (event, _), each in zip(pending, awaited, strict=True):
         event.add(each)
         if event.is_set():
-            # Whoever set it may not have seen this one.
+            # The thread that set the event may have missed this waiter.
             each.wake()
     try:
         return waiting.wait(awaited, timeout_s)
@@ -90,7 +89,7 @@ class _Awaited:
         self.state = state
 
     def is_over(self) -> bool:
-        """Tell whether the state is there, as this thread finds by itself."""
+        """Tell whether the state has ended, as this thread reads it."""
         return bool(self.state.done())
 
     def wake(self) -> None:
@@ -116,21 +115,21 @@ class _Waiting:
 
     def __init__(self, client: Client, states: int, awake: bool) -> None:
         self._client = client
-        #: Whether it is not to sleep at once
+        #: Whether the thread polls before its first sleep
         self._is_awake = awake
         self._states = states
-        #: The states that are there: two threads may say so of one at once
+        #: The finished states; a set, because two threads may report the same state
         self._counted: set[_Awaited] = set()
         self.is_over = False
         self._thread = threading.get_ident()
-        #: Released when there is something to look at
+        #: Released to wake this thread
         self._lock = threading.Lock()
         self._lock.acquire()
-        #: Where this thread waits for what arrives, while it does
+        #: The reader of messages that this thread waits in; None while it does not
         self._reports: ThreadReports | None = None
 
     def count(self, one: _Awaited) -> None:
-        """Hear that a state is finished."""
+        """Count a finished state; the last one ends the wait."""
         self._counted.add(one)
         if len(self._counted) >= self._states:
             self.end()
@@ -141,19 +140,19 @@ class _Waiting:
         self.nudge()
 
     def nudge(self) -> None:
-        """Have the thread look."""
+        """Wake the thread, so that it checks whether its wait has ended."""
         if threading.get_ident() == self._thread:
-            # It has handled what it waits for by itself, and looks.
+            # This thread handled the message itself, and checks next.
             return
         reports = self._reports
         if reports is not None:
             reports.rouse()
-        # Released by somebody else before it has looked
+        # Another thread may have released the lock already.
         with contextlib.suppress(RuntimeError):
             self._lock.release()
 
     def wait(self, awaited: Sequence[_Awaited], timeout_s: float | None) -> bool:
-        """Block until `end`, or for so many seconds: False then."""
+        """Block until `end`; return False if the time-out passes first."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while not self.is_over:
             until = monotonic() + _LOOK_S
@@ -173,7 +172,7 @@ class _Waiting:
         return True
 
     def _read(self, reports: ThreadReports, until: float) -> None:
-        """Block until then, or until there is something to look at; read what arrives meanwhile."""
+        """Block until a time or a wake-up; read messages meanwhile if no other thread does."""
         try:
             reports.threads.append(self)
             if reports.lead(self):
@@ -200,7 +199,7 @@ class _Waiting:
         self._lock.acquire(timeout=max(0.0, until - monotonic()))
 
     def _should_leave(self, awaited: Sequence[_Awaited]) -> bool:
-        """Look, when nobody has woken this thread for a while, whether somebody should have."""
+        """Tell whether the event loop has ended or a wake-up was missed; logs the latter."""
         event_loop: Any = self._client.loop
         if not event_loop.asyncio_loop.is_running():
             return True

@@ -36,6 +36,7 @@ ALLOWED: Final[dict[str, frozenset[str]]] = {
     "scheduler.core": _TRANSPORT | {"scheduler"},
     "worker": _TRANSPORT,
     "worker.core": _TRANSPORT | {"worker"},
+    "exchange": _TRANSPORT,
     "local": _BASE | {"resource_pools"},
     "launch": _BASE,
 }
@@ -100,7 +101,7 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 #: Modules that import others of this package by a name that they compute, when a process needs them
-BY_NAME: Final = {"__init__", "compat.activation", "compat.patching"}
+BY_NAME: Final = {"__init__", "compat.activation", "compat.patching", "exchange.cluster"}
 
 #: Modules that are in a cycle once the imports count that only type checkers follow
 TYPE_CYCLES: Final = {

@@ -8,6 +8,7 @@ import pytest
 
 from backhaul.dask.compat import (
     activation,
+    exchange_patches,
     instance_patches,
     patching,
     process_patches,
@@ -116,7 +117,7 @@ def test_every_patch_of_single_objects_fits_this_release(patch: patching.Instanc
 
 
 def test_every_patch_of_single_objects_is_in_the_list() -> None:
-    listed = {**vars(instance_patches), **vars(resource_patches)}
+    listed = {**vars(instance_patches), **vars(exchange_patches), **vars(resource_patches)}
     named = {each for each in listed.values() if isinstance(each, patching.InstancePatch)}
     named |= set(instance_patches.CLIENT_RESULTS.values())
     assert named == set(instance_patches.INSTANCE_PATCHES)

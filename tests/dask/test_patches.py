@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 HOST = "backhaul://127.0.0.1"
 SWITCHES = {
     "arena.allocate",
+    "exchange",
     "hot-path.batching",
     "hot-path.client-threads",
     "hot-path.execution",
@@ -113,6 +114,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     activation.install()
     assert names() == {
         "BatchedSend.start",
+        "Expr.__dask_graph__",
         "Security._get_tls_context",
         "SpillBuffer.__contains__",
         "SpillBuffer.__delitem__",

@@ -121,9 +121,10 @@ async def test_a_shuffle_leaves_the_core_only_while_it_lasts(eventually: Eventua
     async with cluster() as (c, s, core, _):
         frame = pd.DataFrame({"key": [number % 7 for number in range(200)], "value": range(200)})
         rows = dd.from_pandas(frame, npartitions=4)
-        with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        methods = {"dataframe.shuffle.method": "p2p", "distributed.comm.backhaul.exchange": "off"}
+        with dask.config.set(methods):
             shuffled = c.persist(rows.shuffle("key"))
-        await wait(shuffled)
+            await wait(shuffled)
         assert any(str(key).startswith("shuffle-barrier") for key in s.tasks)
         assert await c.compute(shuffled["value"].sum()) == sum(range(200))
         assert core.is_active, core.escapes

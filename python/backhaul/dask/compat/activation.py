@@ -169,6 +169,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
         _Feature("observe.account"),
         _Feature("resource_pools.scheduler_slots"),
         _Feature("placement.link_placement", switch="placement.enabled"),
+        _Feature("exchange.cluster", "install_for_scheduler", switch="exchange"),
         _Feature("scheduler.core.live_core", switch="hot-path.scheduler-core"),
     ),
     Worker: (
@@ -178,6 +179,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
         _Feature("resource_pools.worker_state"),
         _Feature("worker.lazy_collections", "install_for_worker", switch="hot-path.worker-threads"),
         _Feature("worker.inline_results", "install_for_worker"),
+        _Feature("exchange.cluster", "install_for_worker", switch="exchange"),
     ),
     Nanny: (_Feature("worker.memory", "install_for_nanny"),),
 }

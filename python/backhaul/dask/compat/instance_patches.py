@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from backhaul.dask.compat.exchange_patches import EXCHANGE_PATCHES
 from backhaul.dask.compat.operations import GRAPH, MAP, SMALL_RESULTS, SUBMIT
 from backhaul.dask.compat.patching import InstancePatch, of
 from backhaul.dask.compat.resource_patches import RESOURCE_PATCHES
@@ -581,5 +582,6 @@ INSTANCE_PATCHES: Final = (
     WORKER_PROCESS_CLASS,
     ASYNC_PROCESS_CLASS,
     DASHBOARD_PAGES,
+    *EXCHANGE_PATCHES,
     *RESOURCE_PATCHES,
 )

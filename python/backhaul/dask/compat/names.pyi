@@ -23,6 +23,17 @@ from dask._task_spec import TaskRef as TaskRef
 from dask._task_spec import Tuple as Tuple
 from dask._task_spec import parse_input as parse_input
 from dask.core import validate_key as validate_key
+from dask.dataframe.dask_expr._expr import Fused as Fused
+from dask.dataframe.dask_expr._merge import HashJoinP2P as HashJoinP2P
+from dask.dataframe.dask_expr._merge import (
+    create_assign_index_merge_transfer as create_assign_index_merge_transfer,
+)
+from dask.dataframe.dask_expr._shuffle import P2PShuffle as P2PShuffle
+from dask.dataframe.dask_expr._shuffle import _is_numeric_cast_type as is_numeric_cast_type
+from dask.dataframe.dispatch import from_pyarrow_table_dispatch as from_pyarrow_table_dispatch
+from dask.dataframe.dispatch import to_pyarrow_table_dispatch as to_pyarrow_table_dispatch
+from dask.dataframe.multi import merge_chunk as merge_chunk
+from dask.dataframe.shuffle import partitioning_index as partitioning_index
 from dask.local import MultiprocessingPoolExecutor as MultiprocessingPoolExecutor
 from dask.multiprocessing import initialize_worker_process as initialize_worker_process
 from dask.order import order as dask_order
@@ -111,7 +122,13 @@ from distributed.scheduler import WorkerState as WorkerState
 from distributed.scheduler import _cull as cull_graph
 from distributed.scheduler import _materialize_graph as materialize_graph
 from distributed.scheduler import _task_slots_available as task_slots_available
+from distributed.shuffle._arrow import _INPUT_PARTITION_ID_COLUMN as input_partition_column
+from distributed.shuffle._arrow import convert_shards as convert_shards
+from distributed.shuffle._merge import merge_unpack as merge_unpack
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin as ShuffleSchedulerPlugin
+from distributed.shuffle._shuffle import DataFrameShuffleRun as DataFrameShuffleRun
+from distributed.shuffle._shuffle import split_by_partition as split_by_partition
+from distributed.shuffle._shuffle import split_by_worker as split_by_worker
 from distributed.sizeof import safe_sizeof as safe_sizeof
 from distributed.spans import SpanMetadata as SpanMetadata
 from distributed.spans import SpansSchedulerExtension as SpansSchedulerExtension
@@ -185,9 +202,11 @@ __all__ = [
     "comm_utils",
     "cull_graph",
     "dask_order",
+    "input_partition_column",
     "instructions",
     "is_dumpable",
     "is_msgpack_serializable",
+    "is_numeric_cast_type",
     "materialize_graph",
     "pool_thread_state",
     "pool_worker",

@@ -448,6 +448,14 @@ PATCHES: tuple[Patch, ...] = (
             "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
         ),
     ),
+    # Where expressions become tasks
+    Patch(
+        switch="exchange",
+        owner="Expr",
+        name="__dask_graph__",
+        replace="exchange.cluster.with_exchange",
+        read=("Expr.__dask_graph__",),
+    ),
     # The worker from which results are fetched first
     Patch(
         switch="placement.nearest-first",

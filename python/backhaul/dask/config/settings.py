@@ -191,8 +191,10 @@ def switched_on(switch: str) -> bool:
     Raises
     ------
     ValueError
-        If the value is not a boolean. Names the key and the value.
+        If the value cannot be understood. Names the key, the value and what is allowed.
     """
+    if switch == "exchange":
+        return _require("exchange", _automatic)
     return _require(switch, _flag)
 
 
@@ -377,6 +379,15 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _automatic(value: Any) -> bool:
+    # YAML reads a bare off as false.
+    if value in ("auto", True):
+        return True
+    if value in ("off", False):
+        return False
+    raise ValueError(value)
+
+
 def _names(value: Any) -> tuple[str, ...]:
     # An environment variable gives one string.
     names = value.split(",") if isinstance(value, str) else value
@@ -415,6 +426,7 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _count: "a whole number",
     _share: "a number from 0 to 1",
     _flag: "true or false",
+    _automatic: "auto or off",
     _names: "a list of lanes like ['shm', 'tcp']",
     _carriers: "a list of carriers like ['lease', 'cuda']",
     _uids: "a list of ids of users like [1000, 1001]",

@@ -1,0 +1,74 @@
+"""Replacements on single objects of Dask for the exchange of dataframes.
+
+`backhaul.dask.compat.instance_patches` lists them with the others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from backhaul.dask.compat.operations import UPDATE_GRAPH
+from backhaul.dask.compat.patching import InstancePatch
+
+__all__ = [
+    "EXCHANGE_INFORMATION",
+    "EXCHANGE_PATCHES",
+    "GRAPHS_WITH_CLUSTER",
+    "HASH_JOIN",
+    "P2P_SHUFFLE",
+]
+
+#: Graphs whose scheduler is noted: `backhaul.dask.exchange.cluster` looks at its workers
+GRAPHS_WITH_CLUSTER: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['update-graph']",
+    without="dataframes are shuffled by P2P",
+    item=UPDATE_GRAPH,
+    read=(
+        "update_graph",
+        "materialize_graph",
+        "offload",
+    ),
+)
+
+#: What a worker reports when it joins: the version of the exchange that it has
+EXCHANGE_INFORMATION: Final = InstancePatch(
+    shown="Worker.startup_information['backhaul-exchange']",
+    without="dataframes are shuffled by P2P",
+    item="backhaul-exchange",
+    read=("Worker.get_startup_information",),
+)
+
+#: Functions whose results the exchange reproduces, for both of its expressions
+_P2P_READ: Final = (
+    "DataFrameShuffleRun",
+    "convert_shards",
+    "is_numeric_cast_type",
+    "partitioning_index",
+    "split_by_partition",
+    "split_by_worker",
+)
+
+#: The graph of a merge by P2P; `backhaul.dask.exchange.graphs` makes another one, and replaces
+#: nothing on the class
+HASH_JOIN: Final = InstancePatch(
+    shown="HashJoinP2P._layer",
+    without="dataframes are merged by P2P",
+    attribute="_layer",
+    read=(
+        "HashJoinP2P",
+        "create_assign_index_merge_transfer",
+        "merge_unpack",
+        *_P2P_READ,
+    ),
+)
+
+#: The graph of a shuffle by P2P, likewise
+P2P_SHUFFLE: Final = InstancePatch(
+    shown="P2PShuffle._layer",
+    without="dataframes are shuffled by P2P",
+    attribute="_layer",
+    read=("P2PShuffle", *_P2P_READ),
+)
+
+#: All of them
+EXCHANGE_PATCHES: Final = (GRAPHS_WITH_CLUSTER, EXCHANGE_INFORMATION, HASH_JOIN, P2P_SHUFFLE)

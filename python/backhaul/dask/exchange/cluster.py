@@ -1,0 +1,207 @@
+"""Where the exchange applies: all workers have it, and share the memory of one host.
+
+A worker reports its version of the exchange and its host when it registers. The scheduler looks at
+the workers for each graph that has an expression of P2P. Dask makes graphs in a thread, which must
+not look at the state of the scheduler, so that thread asks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from distributed import Scheduler, Status, Worker
+
+from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_WITH_CLUSTER
+from backhaul.dask.compat.operations import UPDATE_GRAPH
+from backhaul.dask.config.settings import Settings, switched_on
+
+__all__ = ["ClusterView", "install_for_scheduler", "install_for_worker", "with_exchange"]
+
+logger = logging.getLogger(__name__)
+
+#: Version of blocks and tasks; workers of different versions do not exchange
+VERSION: Final = 1
+SWITCH: Final = "exchange"
+
+#: Module that defines the expressions of P2P; a process that lacks it has none of them
+_EXPRESSIONS: Final = "dask.dataframe.dask_expr"
+#: Share of a worker's memory limit up to which an exchange may fill it
+_MEMORY_SHARE: Final = 0.6
+#: Most seconds that a graph waits for the event loop
+_ANSWER_S: Final = 30.0
+
+#: The scheduler whose graph is being made, and its event loop
+_scheduler: ContextVar[tuple[Scheduler, asyncio.AbstractEventLoop] | None] = ContextVar(
+    "backhaul_exchange_scheduler", default=None
+)
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The workers at the moment at which a graph is made.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of all workers.
+    free_bytes : float
+        Memory of all workers below the share of their limits that an exchange may fill.
+    used_bytes : float
+        Memory that all workers use.
+    reason : str or None
+        Why they cannot exchange; None if they can.
+    """
+
+    threads: int
+    free_bytes: float
+    used_bytes: float
+    reason: str | None
+
+    def refusal(self) -> str | None:
+        """Say why the exchange does not apply; None if it does."""
+        return self.reason
+
+
+def install_for_worker(worker: Worker) -> None:
+    """Add the exchange to what a worker reports when it registers; again costs nothing."""
+    if EXCHANGE_INFORMATION.item not in worker.startup_information:
+        EXCHANGE_INFORMATION.install(worker.startup_information, _ability_of)
+
+
+def install_for_scheduler(scheduler: Scheduler) -> None:
+    """Note which scheduler makes a graph; again costs nothing."""
+    handlers = scheduler.stream_handlers
+    handler = handlers.get(UPDATE_GRAPH)
+    if handler is not None and not getattr(handler, "_notes_scheduler", False):
+        GRAPHS_WITH_CLUSTER.install(handlers, _noting(scheduler, handler))
+
+
+def _ability_of(worker: Worker) -> dict[str, Any]:
+    settings = Settings.current()
+    native = dict(settings.native)
+    shares = (
+        settings.arena is not None
+        and settings.share_results
+        and settings.allocate
+        and "shm" in native.get("lanes", ("shm",))
+        and "lease" in native.get("carriers", ("lease",))
+        and worker.address.startswith("backhaul://")
+        and not worker.security.require_encryption
+    )
+    return {"version": VERSION, "host": _host() if shares else None}
+
+
+def _host() -> str:
+    """Identify the kernel, the network namespace and the user that processes share memory in."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{os.stat('/proc/self/ns/net').st_ino}-{os.getuid()}"
+
+
+def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a handler of ``update-graph`` that notes its scheduler in the context."""
+
+    async def update_graph(*args: Any, **kwargs: Any) -> Any:
+        token = _scheduler.set((scheduler, asyncio.get_running_loop()))
+        try:
+            return await original(*args, **kwargs)
+        finally:
+            _scheduler.reset(token)
+
+    update_graph._notes_scheduler = True  # type: ignore[attr-defined]
+    return update_graph
+
+
+def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make an `Expr.__dask_graph__` that exchanges where Dask would run P2P."""
+
+    def __dask_graph__(self: Any) -> Any:
+        noted = _scheduler.get()
+        if noted is None or _EXPRESSIONS not in sys.modules or not switched_on(SWITCH):
+            return original(self)
+        expressions = _expressions_of(self)
+        if not any(type(each).__name__ in _P2P for each in expressions):
+            return original(self)
+        # It imports dask.dataframe, which most processes do without.
+        graphs = importlib.import_module("backhaul.dask.exchange.graphs")
+        view = _look(*noted)
+        tasks: dict[Any, Any] = {}
+        for each in expressions:
+            layer = graphs.exchange_layer(each, view)
+            tasks.update(each._layer() if layer is None else layer)
+        return tasks
+
+    return __dask_graph__
+
+
+#: Classes that `backhaul.dask.exchange.graphs` makes tasks for
+_P2P: Final = frozenset({"HashJoinP2P", "P2PShuffle"})
+
+
+def _expressions_of(expr: Any) -> list[Any]:
+    """List an expression and all that it depends on, in the order of `Expr.__dask_graph__`."""
+    stack, seen, found = [expr], set(), []
+    while stack:
+        each = stack.pop()
+        if each._name not in seen:
+            seen.add(each._name)
+            found.append(each)
+            stack.extend(each.dependencies())
+    return found
+
+
+def _look(scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> ClusterView:
+    """Look at the workers on the event loop of their scheduler."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is loop:
+        return _view_of(scheduler)
+
+    async def view() -> ClusterView:
+        return _view_of(scheduler)
+
+    asked = asyncio.run_coroutine_threadsafe(view(), loop)
+    try:
+        return asked.result(_ANSWER_S)
+    except FutureTimeoutError:
+        asked.cancel()
+        return ClusterView(0, 0, 0, "the scheduler is busy")
+
+
+def _view_of(scheduler: Scheduler) -> ClusterView:
+    workers = list(scheduler.workers.values())
+    free = used = 0.0
+    for ws in workers:
+        used_here = float(ws.metrics.get("memory", 0))
+        used += used_here
+        limit = float(ws.memory_limit or 0)
+        free += max(0.0, _MEMORY_SHARE * limit - used_here) if limit else float("inf")
+    threads = sum(ws.nthreads for ws in workers)
+    return ClusterView(threads, free, used, _reason(workers))
+
+
+def _reason(workers: list[Any]) -> str | None:
+    if not workers:
+        return "there are no workers"
+    hosts = set()
+    for ws in workers:
+        ability = ws.extra.get(EXCHANGE_INFORMATION.item)
+        if not isinstance(ability, dict) or ability.get("version") != VERSION:
+            return f"worker {ws.address} has no exchange of this version"
+        if ability.get("host") is None:
+            return f"worker {ws.address} does not share memory"
+        if ws.status is not Status.running:
+            return f"worker {ws.address} is {ws.status.name}"
+        hosts.add(ability["host"])
+    return None if len(hosts) == 1 else "the workers are on several hosts"

@@ -1,0 +1,235 @@
+"""Columns of pandas as memory that the kernels read and write, and the types that they support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import meta_nonempty
+
+from backhaul.dask.compat.names import from_pyarrow_table_dispatch, to_pyarrow_table_dispatch
+
+__all__ = ["Field", "RawColumn", "Schema", "Unsupported", "raw_column", "schema_of"]
+
+#: Kind, values, offsets, validity bits, bit of the first row, as `backhaul._native` takes a column
+RawColumn: TypeAlias = tuple[str, Any, Any, Any, int]
+
+#: Types of NumPy's that the kernels know by name
+_NUMBERS = frozenset(
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+    ]
+)
+
+
+class Unsupported(Exception):
+    """A frame has something that the kernels do not support; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Name and type of one column, or of the index.
+
+    Parameters
+    ----------
+    name : str or None
+        The name; None for an index without one.
+    dtype : dtype
+        Type of the values in pandas.
+    kind : str
+        Type of the values for the kernels.
+    """
+
+    name: Any
+    dtype: Any
+    kind: str
+
+    def targets(self, rows: int, text_bytes: int) -> tuple[Any, ...]:
+        """Allocate memory for an output column.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of the column.
+        text_bytes : int
+            Bytes of its text, if it is text.
+        """
+        if self.kind == "text":
+            return (
+                np.empty(rows + 1, np.int64),
+                np.empty((rows + 7) // 8, np.uint8),
+                np.empty(text_bytes, np.uint8),
+            )
+        return (np.empty(rows, np.int64 if self.kind == "time" else self.kind),)
+
+    def values(self, targets: tuple[Any, ...], rows: int, nulls: int) -> Any:
+        """Make an array of pandas from filled `targets`, without a copy."""
+        if self.kind == "text":
+            offsets, validity, text = map(pa.py_buffer, targets)
+            buffers = [validity if nulls else None, offsets, text]
+            array = pa.Array.from_buffers(pa.large_string(), rows, buffers, null_count=nulls)
+            return self.dtype.__from_arrow__(pa.chunked_array([array]))
+        (values,) = targets
+        if self.kind != "time":
+            return values
+        if isinstance(self.dtype, pd.DatetimeTZDtype):
+            unaware = pd.DatetimeIndex(values.view(f"M8[{self.dtype.unit}]"))
+            return unaware.tz_localize("UTC").tz_convert(self.dtype.tz).array
+        return values.view(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Index and columns of all partitions of a frame, as after a round trip through Arrow.
+
+    Parameters
+    ----------
+    index : Field
+        The index.
+    fields : tuple of Field
+        The columns.
+    columns : pandas.Index
+        The names of the columns.
+    """
+
+    index: Field
+    fields: tuple[Field, ...]
+    columns: Any
+
+    def fits(self, frame: pd.DataFrame) -> bool:
+        """Tell whether a partition has these columns and this index, of these types."""
+        return (
+            type(frame) is pd.DataFrame
+            and not frame.attrs
+            and not isinstance(frame.index, pd.MultiIndex)
+            and frame.index.name == self.index.name
+            and frame.index.dtype == self.index.dtype
+            and frame.columns.names == self.columns.names
+            and frame.columns.dtype == self.columns.dtype
+            and frame.columns.equals(self.columns)
+            and all(
+                found == field.dtype for found, field in zip(frame.dtypes, self.fields, strict=True)
+            )
+        )
+
+    def frame(self, values: list[Any], index: Any) -> pd.DataFrame:
+        """Make a frame of the arrays of its columns, without a copy."""
+        names = [field.name for field in self.fields]
+        frame = pd.DataFrame(dict(zip(names, values, strict=True)), index=index, copy=False)
+        frame.columns = self.columns
+        return frame
+
+
+def schema_of(meta: Any) -> Schema:
+    """Describe the partitions of a frame as an exchange returns them.
+
+    Parameters
+    ----------
+    meta : pandas.DataFrame
+        Dask's empty frame that has the types of the partitions.
+
+    Raises
+    ------
+    Unsupported
+        If the kernels do not support the index or a column, or if a round trip through Arrow,
+        which upstream's P2P does, changes a type.
+    """
+    if type(meta) is not pd.DataFrame:
+        raise Unsupported(f"the frame is a {type(meta).__name__}")
+    if meta.attrs:
+        raise Unsupported("the frame has attributes")
+    columns = meta.columns
+    if isinstance(columns, pd.MultiIndex) or isinstance(meta.index, pd.MultiIndex):
+        raise Unsupported("the frame has a MultiIndex")
+    if not columns.is_unique or not all(isinstance(name, str) for name in columns):
+        raise Unsupported("names of columns are repeated or no text")
+    if not isinstance(meta.index.name, str | None):
+        raise Unsupported("the name of the index is no text")
+    fields = tuple(
+        Field(name, dtype, _kind(dtype, f"column {name!r}")) for name, dtype in meta.dtypes.items()
+    )
+    index = Field(meta.index.name, meta.index.dtype, _kind(meta.index.dtype, "the index"))
+    schema = Schema(index, fields, columns)
+    if not schema.fits(_after_arrow(meta)):
+        raise Unsupported("a type changes on its way through Arrow")
+    return schema
+
+
+def _after_arrow(meta: pd.DataFrame) -> pd.DataFrame:
+    """Pass a few rows of these types through Arrow, as upstream's P2P does."""
+    try:
+        filled = meta_nonempty(meta)
+        table = to_pyarrow_table_dispatch(filled, preserve_index=True)
+        return from_pyarrow_table_dispatch(meta, table)
+    except (TypeError, ValueError, NotImplementedError, pa.ArrowException) as error:
+        raise Unsupported(f"Arrow refuses the types: {error}") from error
+
+
+def _kind(dtype: Any, shown: str) -> str:
+    """Return the kernels' name of a type."""
+    if isinstance(dtype, np.dtype):
+        if dtype.isnative and dtype.name in _NUMBERS:
+            return dtype.name
+        if dtype.isnative and dtype.kind in "mM":
+            return "time"
+    elif isinstance(dtype, pd.DatetimeTZDtype):
+        return "time"
+    elif isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
+        return "text"
+    raise Unsupported(f"{shown} has type {dtype}")
+
+
+def raw_column(values: Any, kind: str) -> RawColumn:
+    """Return the memory of a column or index; copies only what is not contiguous.
+
+    Parameters
+    ----------
+    values : pandas.Series or pandas.Index
+        The values.
+    kind : str
+        As in `Field`.
+    """
+    return _RAW.get(kind, _raw_number)(values, kind)
+
+
+def _raw_number(values: Any, kind: str) -> RawColumn:
+    return kind, np.ascontiguousarray(values.to_numpy()), None, None, 0
+
+
+def _raw_time(values: Any, kind: str) -> RawColumn:
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        return kind, np.ascontiguousarray(pd.DatetimeIndex(values).asi8), None, None, 0
+    return kind, np.ascontiguousarray(values.to_numpy()).view(np.int64), None, None, 0
+
+
+def _raw_text(values: Any, kind: str) -> RawColumn:
+    array = pa.array(values.array, type=pa.large_string(), from_pandas=True)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    # Several chunks of an empty array combine to none.
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    validity, offsets, text = array.buffers()
+    first, rows = array.offset, len(array)
+    if offsets is None or not rows:
+        return kind, b"", np.zeros(1, np.int64), None, 0
+    used = np.frombuffer(offsets, np.int64)[first : first + rows + 1]
+    # The bits and bytes before the first row stay, and their buffers are not copied.
+    return kind, b"" if text is None else text, used, validity, first if validity else 0
+
+
+_RAW: dict[str, Callable[[Any, str], RawColumn]] = {"time": _raw_time, "text": _raw_text}

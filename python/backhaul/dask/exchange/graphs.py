@@ -1,0 +1,237 @@
+"""Tasks of an exchange, in the place of the graph of a P2P expression."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
+from backhaul.dask.compat.names import Fused, HashJoinP2P, List, P2PShuffle, Task, TaskRef
+from backhaul.dask.exchange.cluster import ClusterView
+from backhaul.dask.exchange.columns import Schema, Unsupported, schema_of
+from backhaul.dask.exchange.tasks import (
+    FramePlan,
+    MergePlan,
+    bundle,
+    transfer,
+    unpack,
+    unpack_merge,
+)
+
+__all__ = ["exchange_layer"]
+
+logger = logging.getLogger(__name__)
+
+#: Most pairs of a block and an output partition for which each output depends on all blocks.
+#: Beyond, outputs depend on a bundle of blocks, so that the graph grows with partitions only.
+_EDGES_MAX: Final = 4096
+#: Assumed size of an input partition of unknown size
+_PARTITION_BYTES: Final = 128 << 20
+
+
+def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
+    """Make the tasks of an expression of P2P.
+
+    Parameters
+    ----------
+    expr : Expr
+        Any expression of Dask.
+    cluster : ClusterView
+        The workers that will run the tasks.
+
+    Returns
+    -------
+    dict or None
+        The tasks by their keys; None if the expression is left to Dask.
+    """
+    kind = type(expr)
+    if kind is HashJoinP2P:
+        make, patch = _merge_layer, HASH_JOIN
+    elif kind is P2PShuffle:
+        make, patch = _shuffle_layer, P2P_SHUFFLE
+    else:
+        return None
+    make_layer: Callable[[Any, ClusterView], dict[Any, Any]] = make
+    try:
+        if not patch.fits(kind):
+            raise Unsupported("this release of Dask has another P2P than the one that was read")
+        if (reason := cluster.refusal()) is not None:
+            raise Unsupported(reason)
+        return make_layer(expr, cluster)
+    except Unsupported as reason:
+        logger.info("The exchange leaves %s to Dask's P2P: %s", expr._name, reason)
+        return None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One frame of an exchange."""
+
+    name: str
+    frame: Any
+    plan: FramePlan
+
+    @property
+    def partitions(self) -> int:
+        """Number of input partitions."""
+        return int(self.frame.npartitions)
+
+    def add_to(self, graph: dict[Any, Any], *, bundled: bool) -> Any:
+        """Add the tasks up to the blocks, and return a reference to these."""
+        blocks = []
+        for number in range(self.partitions):
+            key = (f"exchange-transfer-{self.name}", number)
+            graph[key] = Task(key, transfer, TaskRef((self.frame._name, number)), self.plan)
+            blocks.append(graph[key].ref())
+        if not bundled:
+            return List(*blocks)
+        task = Task(f"exchange-bundle-{self.name}", bundle, List(*blocks))
+        graph[task.key] = task
+        return task.ref()
+
+
+def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
+    column, partitions = expr.partitioning_index, int(expr.npartitions_out)
+    meta = expr.frame._meta
+    if not isinstance(column, str) or column not in meta.columns:
+        raise Unsupported("there is no column of partition numbers")
+    outputs = tuple(expr._partitions) if expr._filtered else tuple(range(partitions))
+    token = expr._name.split("-")[-1]
+    plan = FramePlan(
+        token=token,
+        meta=meta,
+        schema=schema_of(meta.drop(columns=column)),
+        partitions=partitions,
+        wanted=_wanted(outputs, partitions),
+        number_column=column,
+        keys=(),
+        keeps_index=True,
+    )
+    side = _Side(token, expr.frame, plan)
+    _check_memory([side], cluster)
+    graph: dict[Any, Any] = {}
+    blocks = side.add_to(graph, bundled=_is_bundled([side], cluster))
+    for place, slot in enumerate(_slots(outputs)):
+        key = (expr._name, place)
+        graph[key] = Task(key, unpack, blocks, slot, plan)
+    return graph
+
+
+def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
+    # `npartitions` counts the outputs that are needed.
+    partitions, outputs = int(expr._npartitions), tuple(expr._partitions)
+    token = expr._name.split("-")[-1]
+    by_index = bool(expr.left_index), bool(expr.right_index)
+    sides = [
+        _Side(
+            f"{side}-{token}",
+            frame,
+            FramePlan(
+                token=f"{token}-{side}",
+                meta=frame._meta,
+                schema=(schema := schema_of(frame._meta)),
+                partitions=partitions,
+                wanted=_wanted(outputs, partitions),
+                number_column=None,
+                keys=None if is_index else _keys(schema, on),
+                keeps_index=any(by_index),
+            ),
+        )
+        for side, frame, on, is_index in (
+            ("left", expr.left, expr.shuffle_left_on, by_index[0]),
+            ("right", expr.right, expr.shuffle_right_on, by_index[1]),
+        )
+    ]
+    _check_memory(sides, cluster)
+    bundled = _is_bundled(sides, cluster)
+    graph: dict[Any, Any] = {}
+    left, right = (side.add_to(graph, bundled=bundled) for side in sides)
+    options = {
+        "how": expr.how,
+        "result_meta": expr._meta,
+        "left_on": expr.left_on,
+        "right_on": expr.right_on,
+        "suffixes": expr.suffixes,
+        "left_index": expr.left_index,
+        "right_index": expr.right_index,
+        "indicator": expr.indicator,
+    }
+    plan = MergePlan(left=sides[0].plan, right=sides[1].plan, options=options)
+    for place, slot in enumerate(_slots(outputs)):
+        # Upstream names the tasks by output partition, which consumers of some of them do not.
+        key = (expr._name, place)
+        graph[key] = Task(key, unpack_merge, left, right, slot, plan)
+    return graph
+
+
+def _keys(schema: Schema, on: Any) -> tuple[str, ...]:
+    """Return the columns that a merge hashes."""
+    names = on if isinstance(on, list) else [on]
+    columns = {field.name for field in schema.fields}
+    for name in names:
+        if not isinstance(name, str) or name not in columns:
+            raise Unsupported(f"a key is no column: {name!r}")
+        if name == schema.index.name:
+            raise Unsupported(f"a key names a column and the index: {name!r}")
+    return tuple(names)
+
+
+def _wanted(outputs: tuple[int, ...], partitions: int) -> tuple[int, ...] | None:
+    wanted = tuple(sorted(set(outputs)))
+    return None if wanted == tuple(range(partitions)) else wanted
+
+
+def _slots(outputs: tuple[int, ...]) -> list[int]:
+    """Return the place of each output among those that are wanted."""
+    places = {output: place for place, output in enumerate(sorted(set(outputs)))}
+    return [places[output] for output in outputs]
+
+
+def _is_bundled(sides: Sequence[_Side], cluster: ClusterView) -> bool:
+    outputs = sides[0].plan.slots
+    if outputs <= 2 * cluster.threads:
+        # Outputs of a bundle would gather on the worker that has it.
+        return False
+    return outputs * sum(side.partitions for side in sides) > _EDGES_MAX
+
+
+def _check_memory(sides: Sequence[_Side], cluster: ClusterView) -> None:
+    """Refuse an exchange whose blocks and outputs may not fit in memory."""
+    needed = 2 * sum(_bytes_of(side.frame, cluster) for side in sides)
+    if needed > cluster.free_bytes:
+        raise Unsupported(
+            f"it may take {needed / 1e9:.1f} GB of the {cluster.free_bytes / 1e9:.1f} GB that are "
+            "free below the spill thresholds of the workers"
+        )
+
+
+def _bytes_of(frame: Any, cluster: ClusterView) -> float:
+    """Estimate the size of a frame by that of its sources."""
+    known, unknown, is_kept = 0.0, 0, False
+    stack, seen = [frame], set()
+    while stack:
+        expr = stack.pop()
+        if expr._name in seen:
+            continue
+        seen.add(expr._name)
+        dependencies = expr.dependencies()
+        stack += dependencies
+        if isinstance(expr, Fused):
+            stack += [each for each in expr.exprs if hasattr(each, "dependencies")]
+        elif not dependencies:
+            source = getattr(getattr(expr, "frame", None), "_data", None)
+            if isinstance(source, pd.DataFrame | pd.Series):
+                known += float(np.sum(source.memory_usage()))
+            elif type(expr).__name__ == "FromGraph":
+                is_kept = True
+                unknown += int(expr.npartitions)
+            else:
+                unknown += int(expr.npartitions)
+    assumed = float(unknown * _PARTITION_BYTES)
+    # Persisted partitions are in the memory that the workers use.
+    return known + (min(assumed, cluster.used_bytes) if is_kept else assumed)

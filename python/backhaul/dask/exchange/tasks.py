@@ -1,0 +1,313 @@
+"""Functions of the tasks of an exchange, and their plans.
+
+A task has two arguments beside its data: a plan, which all tasks of its kind share and workers keep
+once it is unpickled, and the number of an output partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from backhaul._native import Partitioning, assemble_pieces, piece_sizes
+from backhaul.dask.compat.names import (
+    convert_shards,
+    input_partition_column,
+    merge_chunk,
+    to_pyarrow_table_dispatch,
+)
+from backhaul.dask.exchange.blocks import Block, Bundle, TableBlock
+from backhaul.dask.exchange.columns import RawColumn, Schema, raw_column
+from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
+
+__all__ = ["FramePlan", "MergePlan", "bundle", "transfer", "unpack", "unpack_merge"]
+
+
+class _Plan:
+    """Arguments that many tasks share: pickled once, and unpickled once in each process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load, (self._pickled(),)
+
+    def _pickled(self) -> bytes:
+        found = _pickles.get(id(self))
+        if found is None or found[0] is not self:
+            state = pickle.dumps((type(self), vars(self)), protocol=pickle.HIGHEST_PROTOCOL)
+            found = _pickles[id(self)] = (self, state)
+            if len(_pickles) > _PLANS_MAX:
+                _pickles.pop(next(iter(_pickles)), None)
+        return found[1]
+
+
+#: Plans that a process keeps, with their pickles
+_PLANS_MAX = 64
+_pickles: dict[int, tuple[_Plan, bytes]] = {}
+
+
+@functools.lru_cache(maxsize=_PLANS_MAX)
+def _load(state: bytes) -> _Plan:
+    kind, values = pickle.loads(state)
+    plan: _Plan = kind.__new__(kind)
+    vars(plan).update(values)
+    return plan
+
+
+@dataclass(frozen=True, eq=False)
+class FramePlan(_Plan):
+    """How the rows of one frame are exchanged.
+
+    Parameters
+    ----------
+    token : str
+        Names the exchange in errors.
+    meta : pandas.DataFrame
+        Types of the input partitions.
+    schema : Schema
+        Index and columns of the output partitions.
+    partitions : int
+        Output partitions.
+    wanted : tuple of int or None
+        Output partitions that are needed, ascending; None for all. Their places are the *slots*.
+    number_column : str or None
+        The input column that has the output partition of each row, and is dropped.
+    keys : tuple of str or None
+        Where there is no such column: the columns to hash; None for the index.
+    keeps_index : bool
+        Whether the output needs the index.
+    """
+
+    token: str
+    meta: pd.DataFrame
+    schema: Schema
+    partitions: int
+    wanted: tuple[int, ...] | None
+    number_column: str | None
+    keys: tuple[str, ...] | None
+    keeps_index: bool
+
+    @property
+    def slots(self) -> int:
+        """Number of output partitions that are needed."""
+        return self.partitions if self.wanted is None else len(self.wanted)
+
+    def output_meta(self) -> pd.DataFrame:
+        """Make an output partition without rows."""
+        if self.number_column is None:
+            return self.meta.copy()
+        return self.meta.drop(columns=self.number_column)
+
+
+@dataclass(frozen=True, eq=False)
+class MergePlan(_Plan):
+    """How two output partitions are merged.
+
+    Parameters
+    ----------
+    left, right : FramePlan
+        The two frames.
+    options : dict
+        Arguments of `dask.dataframe.multi.merge_chunk`.
+    """
+
+    left: FramePlan
+    right: FramePlan
+    options: dict[str, Any]
+
+
+def transfer(frame: Any, plan: FramePlan) -> Block | TableBlock | None:
+    """Group the rows of an input partition by output partition.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The input partition.
+    plan : FramePlan
+        How.
+
+    Returns
+    -------
+    Block, TableBlock or None
+        None if no row is needed.
+
+    Raises
+    ------
+    RuntimeError
+        If the partition cannot be exchanged, as upstream's P2P raises it.
+    """
+    with _failing(plan, "transfer"):
+        if set(frame.columns) != set(plan.meta.columns):
+            raise ValueError(
+                f"Expected self.meta.columns={plan.meta.columns!r} to match "
+                f"data.columns={frame.columns!r}."
+            )
+        if not len(frame):
+            return None
+        numbers = None
+        if plan.number_column is not None:
+            numbers = _numbers_of(frame[plan.number_column], plan.partitions)
+            frame = frame.drop(columns=plan.number_column)
+        if plan.schema.fits(frame):
+            return _block_of(frame, plan, numbers)
+        return _table_block_of(frame, plan, numbers)
+
+
+def bundle(blocks: list[Block | TableBlock | None]) -> Bundle:
+    """Collect the blocks of a frame."""
+    return Bundle(blocks)
+
+
+def unpack(blocks: Iterable[Block | TableBlock | None], slot: int, plan: FramePlan) -> pd.DataFrame:
+    """Make an output partition.
+
+    Parameters
+    ----------
+    blocks : Bundle or list
+        The blocks of all input partitions, in their order.
+    slot : int
+        Which output partition.
+    plan : FramePlan
+        As for `transfer`.
+    """
+    with _failing(plan, "unpack"):
+        return _assembled(blocks, slot, plan)
+
+
+def unpack_merge(
+    left: Iterable[Block | TableBlock | None],
+    right: Iterable[Block | TableBlock | None],
+    slot: int,
+    plan: MergePlan,
+) -> pd.DataFrame:
+    """Make an output partition of a merge; the arguments are those of `unpack` for both frames."""
+    return merge_chunk(
+        _assembled(left, slot, plan.left), _assembled(right, slot, plan.right), **plan.options
+    )
+
+
+@contextlib.contextmanager
+def _failing(plan: FramePlan, phase: str) -> Iterator[None]:
+    """Raise what upstream's P2P raises where an exchange fails."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"P2P {plan.token} failed during {phase} phase") from error
+
+
+def _numbers_of(column: pd.Series, partitions: int) -> Any:
+    """Return the partition numbers of rows as signed integers; -1 where there is none."""
+    if column.dtype.kind == "i":
+        return np.ascontiguousarray(column.to_numpy())
+    if column.dtype.kind == "u":
+        return np.ascontiguousarray(column.to_numpy().astype(np.int64))
+    # Upstream looks each value up by equality.
+    known = pd.Series(np.arange(partitions), index=np.arange(partitions))
+    return column.map(known).fillna(-1).to_numpy().astype(np.int64)
+
+
+def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | None:
+    schema, rows = plan.schema, len(frame)
+    columns = {field.name: raw_column(frame[field.name], field.kind) for field in schema.fields}
+    index: list[RawColumn] = []
+    if plan.keeps_index or plan.keys is None:
+        index = [raw_column(frame.index, schema.index.kind)]
+    if numbers is None and is_native():
+        keys = index if plan.keys is None else [columns[name] for name in plan.keys]
+        partitioning = Partitioning.by_keys(keys, rows, plan.partitions, plan.wanted)
+    else:
+        if numbers is None:
+            numbers = _numbers_by_pandas(frame, plan)
+        width = numbers.dtype.itemsize
+        partitioning = Partitioning.by_numbers(numbers, width, rows, plan.partitions, plan.wanted)
+    if not partitioning.rows:
+        return None
+    kept = [*(index if plan.keeps_index else ()), *columns.values()]
+    buffer: Any = np.empty(partitioning.block_bytes(kept), np.uint8)
+    partitioning.write_block(kept, buffer)
+    return Block(buffer)
+
+
+def _table_block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> TableBlock | None:
+    if numbers is None:
+        numbers = _numbers_by_pandas(frame, plan)
+    table = to_pyarrow_table_dispatch(frame, preserve_index=True)
+    slots = np.full(len(numbers), plan.slots)
+    valid = (numbers >= 0) & (numbers < plan.partitions)
+    of_partition = np.full(plan.partitions, plan.slots)
+    wanted = range(plan.partitions) if plan.wanted is None else plan.wanted
+    of_partition[list(wanted)] = np.arange(plan.slots)
+    slots[valid] = of_partition[numbers[valid]]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(slots, minlength=plan.slots + 1))])
+    offsets = offsets[: plan.slots + 1]
+    order = np.argsort(slots, kind="stable")[: offsets[-1]]
+    return TableBlock(table.take(order), offsets) if len(order) else None
+
+
+def _numbers_by_pandas(frame: pd.DataFrame, plan: FramePlan) -> Any:
+    if plan.keys is None:
+        keys = frame[[]].copy()
+        keys["_index"] = frame.index
+    else:
+        keys = frame[list(plan.keys)]
+    return np.ascontiguousarray(numbers_by_pandas(keys, plan.partitions))
+
+
+def _assembled(
+    blocks: Iterable[Block | TableBlock | None], slot: int, plan: FramePlan
+) -> pd.DataFrame:
+    """Concatenate the pieces of an output partition."""
+    present = [block for block in blocks if block is not None]
+    native = [block for block in present if isinstance(block, Block)]
+    if len(native) != len(present):
+        return _by_tables(present, slot, plan)
+    if not native:
+        return plan.output_meta()
+    found = _by_kernel(native, slot, plan, keeps_index=plan.keeps_index)
+    return plan.output_meta() if found is None else found
+
+
+def _by_kernel(
+    blocks: Sequence[Block], slot: int, plan: FramePlan, *, keeps_index: bool
+) -> pd.DataFrame | None:
+    schema = plan.schema
+    buffers = [block.buffer for block in blocks]
+    rows, sizes = piece_sizes(buffers, slot)
+    if not rows:
+        return None
+    fields = [schema.index, *schema.fields] if keeps_index else list(schema.fields)
+    targets = [
+        field.targets(rows, text_bytes) for field, text_bytes in zip(fields, sizes, strict=True)
+    ]
+    nulls = assemble_pieces(buffers, slot, targets)
+    values = [
+        field.values(target, rows, count)
+        for field, target, count in zip(fields, targets, nulls, strict=True)
+    ]
+    if not keeps_index:
+        return schema.frame(values, pd.RangeIndex(rows))
+    return schema.frame(values[1:], pd.Index(values[0], name=schema.index.name, copy=False))
+
+
+def _by_tables(blocks: Sequence[Block | TableBlock], slot: int, plan: FramePlan) -> pd.DataFrame:
+    """Concatenate pieces of different types as upstream's P2P does, by Arrow."""
+    tables = []
+    for number, block in enumerate(blocks):
+        if isinstance(block, TableBlock):
+            piece = block.piece(slot)
+        else:
+            frame = _by_kernel([block], slot, plan, keeps_index=plan.keeps_index)
+            if frame is None:
+                continue
+            piece = to_pyarrow_table_dispatch(frame, preserve_index=True)
+        if len(piece):
+            ids = np.full(len(piece), number, np.uint32)
+            tables.append(piece.append_column(input_partition_column, [ids]))
+    if not tables:
+        return plan.output_meta()
+    return convert_shards(tables, plan.output_meta(), "", drop_column=False)

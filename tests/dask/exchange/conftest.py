@@ -1,0 +1,68 @@
+"""A cluster for the tests of the exchange, and the two ways to run one job on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dask
+
+SWITCH = "distributed.comm.backhaul.exchange"
+
+#: Computes all partitions of a frame, with the exchange on or off
+Parts: TypeAlias = Callable[..., list[Any]]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Connect to a cluster of two worker processes over Backhaul."""
+    with (
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=2,
+            threads_per_worker=2,
+            dashboard_address=None,
+            # Unlimited: partitions of unknown size are assumed to be large.
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Note for each expression of P2P whether it is exchanged."""
+    pytest.importorskip("pyarrow")
+    from backhaul.dask.exchange import graphs
+
+    seen: list[bool] = []
+    original = graphs.exchange_layer
+
+    def exchange_layer(expr: Any, cluster: Any) -> Any:
+        layer = original(expr, cluster)
+        if type(expr).__name__ in {"HashJoinP2P", "P2PShuffle"}:
+            seen.append(layer is not None)
+        return layer
+
+    monkeypatch.setattr(graphs, "exchange_layer", exchange_layer)
+    return seen
+
+
+@pytest.fixture
+def parts(client: Client, exchanged: list[bool]) -> Parts:
+    """Compute all partitions by the exchange or by P2P, and check by which of them."""
+
+    def parts(frame: Any, *, by_exchange: bool) -> list[Any]:
+        exchanged.clear()
+        with dask.config.set({SWITCH: "auto" if by_exchange else "off"}):
+            persisted = client.persist(frame)
+            found = client.gather(client.compute(persisted.to_delayed(optimize_graph=False)))
+        assert exchanged if by_exchange else not exchanged
+        assert all(exchanged)
+        return list(found)
+
+    return parts

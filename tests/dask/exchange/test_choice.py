@@ -1,0 +1,146 @@
+"""Graphs that are exchanged, graphs that are left to P2P, and the reason in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask
+from backhaul.dask.config.settings import switched_on
+from tests.dask.exchange.conftest import SWITCH
+
+dd = pytest.importorskip("dask.dataframe")
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+
+def frame(**columns: Any) -> Any:
+    return pd.DataFrame({"key": np.arange(40) % 7, "value": np.arange(40.0), **columns})
+
+
+def shuffled(pandas: Any) -> Any:
+    return dd.from_pandas(pandas, npartitions=3, sort=False).shuffle("key", shuffle_method="p2p")
+
+
+def categories() -> Any:
+    return shuffled(frame(other=pd.Categorical(["a", "b"] * 20)))
+
+
+def objects() -> Any:
+    with dask.config.set({"dataframe.convert-string": False}):
+        return shuffled(frame(other=pd.Series(["a", b"b"] * 20, dtype=object)))
+
+
+def nullable() -> Any:
+    return shuffled(frame(other=pd.array([1, None] * 20, dtype="Int64")))
+
+
+def renamed() -> Any:
+    return shuffled(frame().rename_axis(columns="names"))
+
+
+UNSUPPORTED: dict[str, Callable[[], Any]] = {
+    "column 'other' has type category": categories,
+    "column 'other' has type object": objects,
+    "column 'other' has type Int64": nullable,
+}
+
+
+@pytest.mark.parametrize("reason", UNSUPPORTED)
+def test_types_without_a_kernel_are_left_to_p2p(
+    client: Client, exchanged: list[bool], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
+        found = UNSUPPORTED[reason]().compute()
+    assert len(found) == 40
+    assert exchanged == [False]
+    assert reason in caplog.text
+
+
+def test_a_name_of_the_columns_is_kept(client: Client, exchanged: list[bool]) -> None:
+    assert renamed().compute().columns.name == "names"
+    assert exchanged == [True]
+
+
+def test_the_switch_leaves_all_to_p2p(client: Client, exchanged: list[bool]) -> None:
+    for off in ("off", False):
+        with dask.config.set({SWITCH: off}):
+            assert len(shuffled(frame()).compute()) == 40
+    assert not exchanged
+    assert len(shuffled(frame()).compute()) == 40
+    assert exchanged == [True]
+
+
+def test_a_value_that_is_not_understood_is_an_error() -> None:
+    with (
+        dask.config.set({SWITCH: "sometimes"}),
+        pytest.raises(ValueError, match="exchange must be auto or off, got 'sometimes'"),
+    ):
+        switched_on("exchange")
+
+
+def test_little_memory_leaves_a_frame_to_p2p(
+    exchanged: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        dask.config.set(
+            {
+                "distributed.worker.memory.target": False,
+                "distributed.worker.memory.spill": False,
+                "distributed.worker.memory.pause": False,
+            }
+        ),
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+            memory_limit=50_000_000,
+        ) as cluster,
+        Client(cluster),
+        caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
+    ):
+        assert len(shuffled(frame()).compute()) == 40
+    assert exchanged == [False]
+    assert "GB that are free" in caplog.text
+
+
+def test_workers_that_do_not_share_memory_use_p2p(
+    exchanged: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        dask.config.set({"distributed.comm.backhaul.arena.share-results": False}),
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster),
+        caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
+    ):
+        assert len(shuffled(frame()).compute()) == 40
+    assert exchanged == [False]
+    assert "does not share memory" in caplog.text
+
+
+def test_plain_tcp_is_left_alone(exchanged: list[bool]) -> None:
+    with (
+        LocalCluster(
+            protocol="tcp",
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster),
+    ):
+        assert len(shuffled(frame()).compute()) == 40
+    assert not exchanged

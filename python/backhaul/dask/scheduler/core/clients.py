@@ -1,8 +1,8 @@
-"""What clients want, put there, cancel and try again while the core has the state.
+"""Requests of clients while the core has the state: wanted, scattered, cancelled, retried keys.
 
-Dask's publications, variables and queues want tasks as clients without a stream do. Dask's own
-methods run where nothing is left to do for them in tasks: they make clients, warn of keys that
-nobody knows, tell plugins, and raise what they raise.
+Dask's publications, variables and queues are clients without a stream. Dask's own methods run where
+no tasks are left for them to handle: they make clients, warn of unknown keys, notify plugins and
+raise errors.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Wishes:
     Parameters
     ----------
     live : LiveCore
-        Whose core.
+        The owner of the core.
     guards : Guards
-        What changes the classes of clients.
+        Changes the classes of clients.
     """
 
     def __init__(self, live: LiveCore, guards: Guards) -> None:
@@ -59,7 +59,7 @@ class Wishes:
             return
         live = self._live
         if known is not None:
-            # What its connection before still says is Python's, and goes there as with Dask.
+            # Python handles the messages of the client's earlier connection, as Dask does.
             with live.alone():
                 if live.streams is not None:
                     live.streams.remove_client(client)
@@ -85,7 +85,7 @@ class Wishes:
         nbytes : mapping of keys to int
             Sizes in bytes, of those that are known; negative where one is not.
         client : str or None
-            Who wants them, if anybody.
+            The client that wants the results, if any.
         """
         live = self._live
         with live.alone():
@@ -109,7 +109,7 @@ class Wishes:
                 return False
             workers = list(map(live.scheduler.coerce_address, addresses))
             if not live.membership.known.issuperset(workers):
-                # Dask says so, or knows one that the core is yet to hear of.
+                # Dask reports the error, or has a worker that the core does not have yet.
                 live.escape("results on a worker that the core does not know")
                 return False
             size = nbytes.get(key, -1)
@@ -148,7 +148,7 @@ class Wishes:
         }
 
     def _make_client(self, client: str) -> None:
-        """Have Dask make what stands for a client that it does not know, as of a variable."""
+        """Let Dask make the object of a client that it does not know, such as a variable's."""
         live = self._live
         if client not in live.scheduler.clients:
             live.scheduler.client_desires_keys(keys=[], client=client)
@@ -195,7 +195,7 @@ class Wishes:
                 return
             known = live.texts.known
             texts = [text for key in keys if (text := known(key)) is not None]
-            # Whom the core does not know wants nothing.
+            # A client that the core does not have wants no tasks.
             if texts and client in self._known:
                 now_s = time()
                 stimulus_id = stimulus_id or f"client-releases-keys-{now_s}"

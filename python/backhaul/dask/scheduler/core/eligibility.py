@@ -1,4 +1,4 @@
-"""When a core may have the state of a scheduler, and what it has to know of its settings."""
+"""Conditions under which a core may have the state of a scheduler, and the core's settings."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from backhaul.dask.scheduler.core.import_state import are_amounts, obstacle
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
-#: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
+#: Plugins for transitions or graphs whose work the core or its caller does
 _UNDERSTOOD = (LinkPlacement, WorkStealing, ShuffleSchedulerPlugin)
 
-#: Those that only want to hear which tasks fail or are forgotten besides, likewise
+#: Plugins that need to be notified of ended runs and of tasks that fail or are forgotten
 WATCHERS_OF_ENDS = (Progress, MultiProgress)
 
-#: Those that only want to hear which runs ended, and may hear so later: no class of a user's
+#: Plugins that need to be notified only of ends, and may be notified later; no user's classes
 WATCHERS = (TaskStreamPlugin, *WATCHERS_OF_ENDS)
 
-#: States of a scheduler that is not going to have tasks any more
+#: States of a scheduler that will have no more tasks
 _ENDED = (Status.closing, Status.closed, Status.failed)
 
-#: How many transitions the core keeps where Dask keeps all
+#: Number of transitions that the core keeps if Dask keeps all
 _TRANSITIONS_KEPT = 100_000
 
 
 def refusal(scheduler: Any) -> str | None:
-    """Say why a core may not have the state of a scheduler now; None if it may."""
+    """Return why a core may not have the state of a scheduler now; None if it may."""
     reason = obstacle(scheduler)
     if reason is not None:
         return reason
     if scheduler.status in _ENDED:
         return "the scheduler closes"
     if scheduler.unrunnable and any(map(_is_joining, scheduler.stream_comms.values())):
-        # The core has to hear of the worker when it joins, to send it the waiting tasks.
+        # The core can send the waiting tasks only to a worker that joins while it has the state.
         return "a worker joins, and tasks wait for one"
     if scheduler.transition_counter_max:
         return "transitions are counted"

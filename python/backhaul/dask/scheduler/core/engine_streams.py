@@ -1,10 +1,11 @@
-"""The streams of a scheduler whose state is in the core, handled on the engine's thread.
+"""Streams of a scheduler whose state is in the core, handled on the engine thread.
 
-While they are, hot messages of workers and clients never come here (``crates/dask/src/hot``); all
-others do, in their order, and are handled as ever (`handlers`). Whatever the core has to say,
-whoever made it say so, is sent from there, so that each peer has it in the order in which the core
-said it; what else is queued for a peer goes first (`backhaul.dask.comm.batched_stream.Gate`). What
-is left to do in Python follows within half a second, and is done before the state leaves the core.
+While the engine handles the streams, hot messages of workers and clients do not reach Python
+(``crates/dask/src/hot``). All other messages reach Python in order, and `handlers` handles them.
+The engine sends all messages of the core, so that each peer gets them in the order in which the
+core made them; messages that are already queued for a peer are sent first
+(`backhaul.dask.comm.batched_stream.Gate`). The rest of the work, in Python, is done within half a
+second, and before the state leaves the core.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineStreams", "EngineWindow"]
 
-#: How long what is left to do in Python waits, in seconds: while much happens, and at most
+#: Longest wait of the work that is left for Python, in seconds: under load, and when idle
 _LOOK_S, _LOOK_MAX_S = 0.05, 0.4
 
 
 class EngineStreams:
-    """The streams of one core, from when its scheduler's state came until it leaves.
+    """The streams of one core, from the adoption of the state until it leaves.
 
     Parameters
     ----------
@@ -58,9 +59,9 @@ class EngineStreams:
         self._live = live
         self.is_active = False
         self._window: InFlightWindow | None = None
-        #: By number: the comm, and the stream that sends on it
+        #: The comm of each peer, and the stream that sends on it, by the number of the peer
         self._peers: dict[int, tuple[BackhaulComm, AdaptiveBatchedSend]] = {}
-        #: Those whose streams are handled here, by name and by address: their numbers
+        #: Numbers of the clients by name, and of the workers by address
         self._clients: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._keepers: set[str] = set()
@@ -72,21 +73,21 @@ class EngineStreams:
         self._is_looked_at = False
 
     def begin(self) -> bool:
-        """Begin, if all streams are over our comms; tell whether that is so."""
+        """Start the engine if all streams use Backhaul's comms; tell whether it has started."""
         live = self._live
         scheduler = live.scheduler
         try:
             self._event_loop = asyncio.get_running_loop()
         except RuntimeError:
             return False
-        # What clients submit goes to a program's own handler of graphs, where there is one.
+        # A handler of graphs that a program has installed must get the graphs of clients.
         if not ENGINE_STREAMS.fits(scheduler) or not is_dasks(
             scheduler.stream_handlers.get(UPDATE_GRAPH)
         ):
             return False
         workers = {address: scheduler.stream_comms.get(address) for address in scheduler.workers}
         clients = {name: scheduler.client_comms.get(name) for name in scheduler.clients}
-        # A client of the scheduler's own has no stream, and hears nothing.
+        # An internal client of the scheduler has no stream, and gets no messages.
         clients = {name: stream for name, stream in clients.items() if stream is not None}
         if not all(map(_is_ours, (*workers.values(), *clients.values()))):
             return False
@@ -106,7 +107,7 @@ class EngineStreams:
             for prefix, one in self._window.expectations.items():
                 self._native.expect(prefix, one.seconds, one.nbytes)
             for group, tasks in self._window.confirmed.items():
-                # Tasks of other groups are not the core's.
+                # The core has no tasks of other groups.
                 if type(group) is str:
                     self._native.confirm(group, tasks)
             live.fill_by(EngineWindow(live, self._window, self._native))
@@ -118,7 +119,7 @@ class EngineStreams:
             for name, stream in clients.items():
                 self._add("client", name, stream)
         except ConnectionError:
-            # One has just gone, of which Dask is about to hear.
+            # A peer has just closed its comm; Dask will notice that soon.
             self.end()
             return False
         except BaseException:
@@ -129,7 +130,7 @@ class EngineStreams:
         return True
 
     def end(self) -> None:
-        """Have the engine handle nothing any more, and take over what it leaves."""
+        """Stop the engine, and take over its messages and its notes."""
         if not self.is_active:
             return
         self.is_active = False
@@ -157,7 +158,7 @@ class EngineStreams:
         self._write_down(left["notes"])
 
     def knows_client(self, name: str, stream: Any) -> bool:
-        """Take in a client that has come since; tell whether its stream is handled here."""
+        """Add a client that has connected since; tell whether the engine handles its stream."""
         if name in self._clients:
             return True
         if not _is_ours(stream):
@@ -170,22 +171,22 @@ class EngineStreams:
         return True
 
     def knows_worker(self, address: str, stream: Any) -> bool:
-        """Take in a worker that has come since; tell whether its stream is handled here."""
+        """Add a worker that has joined since; tell whether the engine handles its stream."""
         if address in self._workers:
             return True
         if not _is_ours(stream):
             return False
-        # Of one that has gone already Dask is about to hear.
+        # Dask will notice soon if the worker has closed its comm.
         with contextlib.suppress(ConnectionError):
             self._add("worker", address, stream)
         return True
 
     def remove_worker(self, address: str) -> None:
-        """Leave what a worker says that is about to go, and what it is told, to Python."""
+        """Return the stream of a worker that is about to leave to Python."""
         self._remove(self._workers.pop(address, None))
 
     def remove_client(self, name: str) -> None:
-        """Leave what a client says that goes, and what it is told, to Python."""
+        """Return the stream of a client that leaves to Python."""
         self._remove(self._clients.pop(name, None))
 
     def _remove(self, peer: int | None) -> None:
@@ -198,18 +199,18 @@ class EngineStreams:
         _send_held(stream, held)
 
     def flush(self) -> None:
-        """Send what the core has to say."""
+        """Send the messages of the core."""
         if self._native.flush():
             self.catch_up()
 
     def pause(self, pause: bool) -> None:
-        """Have the engine handle nothing for a while, or again."""
+        """Pause the engine, or end one pause; it handles messages when no pause is left."""
         self._pauses += 1 if pause else -1
         if self.is_active:
             self._native.pause(self._pauses > 0)
 
     def look(self) -> None:
-        """Have the engine handle nothing until the event loop comes round, as somebody looks."""
+        """Pause the engine until the next turn of the event loop, because a program reads state."""
         if self._is_looked_at or not self.is_active:
             return
         self._is_looked_at = True
@@ -222,12 +223,12 @@ class EngineStreams:
         self.pause(False)
 
     def note_memory(self, worker: str, metrics: dict[str, Any]) -> None:
-        """Hear how much memory a worker uses."""
+        """Pass the memory use of a worker to the in-flight window."""
         if self._window is not None:
             self._native.set_memory(worker, float(metrics.get("memory", 0)))
 
     def note_spans(self, spans: Mapping[str, str | None]) -> None:
-        """Hear of the groups of a graph, and the span of each."""
+        """Pass the span of each group of a graph to the engine."""
         for group, span_id in spans.items():
             self._native.set_span(group, span_id)
 
@@ -258,7 +259,7 @@ class EngineStreams:
         self._due = self._event_loop.call_later(self._look_s, self._look)
 
     def _look(self) -> None:
-        """Do what the engine has left to do."""
+        """Do the work that the engine has left for Python."""
         if not self.is_active:
             return
         counts = self._native.counts()
@@ -271,7 +272,7 @@ class EngineStreams:
         self._look_later()
 
     def catch_up(self) -> None:
-        """Write down what the engine did; what may be an escape comes soon after."""
+        """Record the engine's work; a later callback does what may cause an escape."""
         if self.is_active:
             notes = self._native.notes()
             self._write_down(notes)
@@ -305,7 +306,7 @@ class EngineStreams:
             live.spans.gone(last)
 
     def _act_on(self, notes: dict[str, Any]) -> None:
-        """Do what may be an escape."""
+        """Do the work that may cause an escape."""
         live = self._live
         if not self.is_active:
             return
@@ -314,7 +315,7 @@ class EngineStreams:
                 live.window.give_back(prefix)
 
     def _say(self, messages: list[Any]) -> None:
-        """Send what has no form in the engine."""
+        """Send the messages that the engine cannot write."""
         if messages:
             self._live.send_messages(messages)
 
@@ -327,16 +328,16 @@ class EngineStreams:
 
 
 class EngineWindow(CoreWindow):
-    """The in-flight window that the engine looks after, for messages that come here.
+    """The in-flight window that the engine keeps, for messages that Python handles.
 
     Parameters
     ----------
     live : LiveCore
         The core.
     window : InFlightWindow
-        What it goes back to.
+        The window that is used again without the engine.
     native : SchedulerStreams
-        What looks after it.
+        Keeps the window.
     """
 
     def __init__(self, live: LiveCore, window: InFlightWindow, native: SchedulerStreams) -> None:
@@ -354,13 +355,13 @@ class EngineWindow(CoreWindow):
         return self._native.has_too_many(prefix)
 
     def give_back(self, prefix: str) -> None:
-        # What was learned is here again only then.
+        # The escape returns the engine's expectations, which the line below needs.
         self._live.escape("tasks to take back")
         self.upstream.give_back(prefix)
 
 
 class _Gate:
-    """Has the engine's messages for a peer wait for those that are queued here."""
+    """Holds the engine's messages for a peer while messages of Python are queued for it."""
 
     def __init__(self, native: SchedulerStreams, peer: int, give_up: Callable[[], None]) -> None:
         self._native = native
@@ -377,7 +378,7 @@ class _Gate:
 def _is_ours(stream: Any) -> bool:
     if not isinstance(stream, AdaptiveBatchedSend):
         return False
-    # One that reads or writes in a way of its own has to see what comes and goes.
+    # A subclass that overrides `read` or `write` has to see all messages.
     kind = type(stream.comm)
     return (
         isinstance(stream.comm, BackhaulComm)
@@ -387,14 +388,14 @@ def _is_ours(stream: Any) -> bool:
 
 
 def _send_held(stream: AdaptiveBatchedSend, held: list[list[bytes]]) -> None:
-    """Send what was held for messages that are queued here, after those."""
+    """Send messages that the engine held, after those that are queued in Python."""
     for frames in held:
         if not stream.comm.closed():
             stream.send(*_messages_of(frames))
 
 
 def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:
-    """Read messages that were written for a peer, to be written again; no task is loaded."""
+    """Decode messages that were encoded for a peer, without loading the tasks in them."""
     messages = msgpack.unpackb(frames[0], use_list=False, strict_map_key=False)
     for message in messages:
         task = message.get("run_spec")

@@ -1,8 +1,8 @@
-"""The escape: all that a scheduler core holds, written into upstream's own objects.
+"""The escape: the export of a scheduler core's whole state to Dask's own objects.
 
-Upstream's code then goes on where the core was, with the same decisions: every set and dict is in
-the core's order. An event that was refused in the middle left the core as it would have left
-upstream, so that may be converted too.
+Dask's code then continues with the same decisions, because every set and dict has the core's order.
+An event that failed half way left the core as it would have left Dask's objects, so that state can
+be exported, too.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def write_into(
     monotonic_offset_s: float = 0.0,
     wall_offset_s: float = 0.0,
 ) -> None:
-    """Write all that a core holds into a scheduler, whose own code can then go on from it.
+    """Export the whole state of a core to a scheduler, whose own code can then continue.
 
     The core is only read; it must not be used any more once the scheduler has handled an event.
-    What it does not hold is left as it is: stealing (see `offer_to_thieves`), computations, spans,
-    metadata of tasks, events, the log of transitions, and what heartbeats say of memory.
+    State that the core does not have is unchanged: stealing (see `offer_to_thieves`), computations,
+    spans, metadata of tasks, events, the log of transitions, and memory use from heartbeats.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def write_into(
         refused while a worker was leaving, tasks may still be on it; for one that is not named here
         a closed worker stands in, with what the core knows of it.
     groups, prefixes, tasks : mapping of str to object, optional
-        Those that somebody may have already, by name, and by text of the key: they are filled in
-        the place of new ones.
+        Existing objects, by name, and tasks by text of the key: they are filled, and no new ones
+        are made, because a program may refer to them.
     monotonic_offset_s, wall_offset_s : float
-        What to add to the core's times to make times of ``time.monotonic`` and of ``time.time`` of
-        them, in seconds. Upstream keeps since when tasks wait for a worker by the first, and when
-        graphs came and tasks failed by the second.
+        Differences of ``time.monotonic`` and of ``time.time`` to the core's clock, in seconds. Dask
+        uses the first clock for tasks that wait for a worker, and the second for the times at which
+        graphs arrived and tasks failed.
 
     Raises
     ------
@@ -145,9 +145,9 @@ def no_collection() -> Iterator[None]:
 
 
 def offer_to_thieves(scheduler: Any) -> None:
-    """Have work stealing know of all tasks that a worker may be relieved of.
+    """Register all stealable tasks with Dask's work stealing.
 
-    To be called once, after `write_into`, where stealing was told of no transitions before.
+    Called once, after `write_into`, if stealing was notified of no transitions before.
     """
     stealing = scheduler.extensions.get("stealing")
     if stealing is None:
@@ -487,6 +487,6 @@ def _amounts(amounts: dict[str, float]) -> dict[str, float]:
 
 
 def _advance_run_ids(next_run_id: int) -> None:
-    """Have no run get a number that a run of the core had."""
+    """Advance Dask's counter of runs past the numbers that the core has used."""
     ours: Any = TaskState
     ours._run_id_iterator = itertools.count(max(next_run_id, next(ours._run_id_iterator)))

@@ -1,8 +1,8 @@
-"""Failures of tasks, as upstream keeps and sends them.
+"""Failures of tasks, in the form in which Dask keeps and sends them.
 
-What a task raised stays as it came; the core has a number for it. What the scheduler itself finds,
-the core says by the name of the exception and what it is of; here that becomes the exception
-itself, with upstream's words.
+An exception that a task raised stays pickled, and the core has a number for it. For a failure that
+the scheduler itself decides, the core has the name of the exception and its arguments; this module
+makes the exception, with Dask's text.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ __all__ = ["Raised", "found_failure", "worker_that_left"]
 
 
 class Raised:
-    """What tasks raised, and where, which nobody has looked into, by what the core has of it."""
+    """Exceptions and tracebacks of tasks, still pickled, by their numbers in the core."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Any] = {}
         self._count = 0
 
     def keep(self, one: Any) -> bytes:
-        """Keep an exception or a traceback, and give what stands for it."""
+        """Keep an exception or a traceback, and return its number for the core."""
         self._count += 1
         payload = str(self._count).encode()
         self._kept[payload] = one
         return payload
 
     def get(self, payload: bytes) -> Any:
-        """Give what something stands for."""
+        """Return the exception or traceback of a number."""
         return self._kept[payload]
 
     def clear(self) -> None:
-        """Let go of all of it, as no task is left."""
+        """Release all exceptions and tracebacks, because no task is left."""
         self._kept.clear()
 
 
@@ -64,13 +64,13 @@ def found_failure(
     name : str
         Name of the exception, as the core has it.
     of : mapping of str to object
-        What it is of: addresses, sizes in bytes, restrictions.
+        Arguments of the exception: addresses, sizes in bytes, restrictions.
     key : Key
         The key of the task.
     scheduler : distributed.Scheduler
         Whose settings and workers it names.
     departed : mapping of str to WorkerState, optional
-        Those that have left, by address.
+        Workers that have left, by address.
 
     Returns
     -------

@@ -68,7 +68,7 @@ class Annotations:
     address_of : callable
         Gives the address of a worker of a name; `ValueError` if it is not one.
     slots : SchedulerSlots or None
-        What heeds what functions and annotations ask for; without, annotations are Dask's.
+        Handles resource requests of functions and annotations; without it, only Dask's apply.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Annotations:
     def requirements(self, key: Any, node: Any) -> dict[str, Any] | None:
         """Say what a task asks for, as `SchedulerCore.handle_graph` takes it; None if nothing."""
         found = None
-        # What came as a pickle asks for nothing, or the client would have sent a graph; to look
-        # into it would be to load it.
+        # A task that arrived as a pickle has no requests, because the client would have sent a
+        # graph otherwise; and a check would have to load the pickle.
         if self._looks and type(node) is not KeptSpec:
             found = needs_of(node)
         if not self._of_all and not self._by_type and found is None:
@@ -106,7 +106,7 @@ class Annotations:
         asks = self._resources(own, found) if "resources" in own or found is not None else {}
         try:
             payload = codec.pack(own)
-        except Exception as error:  # Whatever msgpack has against it
+        except Exception as error:  # Any error of msgpack
             raise NotPlainError(f"annotations {own!r}") from error
         self._kept[payload] = own
         asks["annotations"] = payload
@@ -140,7 +140,7 @@ class Annotations:
         try:
             wanted = self._slots.wanted(own, amounts, found)
         except (ConfigError, TypeError) as error:
-            # Its client hears of it by Dask's own way.
+            # Dask's own path reports the error to the client.
             raise NotPlainError(str(error)) from error
         if wanted is None:
             return {}
@@ -211,13 +211,13 @@ def parts_of(
     dsk : mapping of keys to tasks
         Materialized, culled.
     keys : collection of keys
-        What the client wants.
+        The keys that the client wants.
     ordered : mapping of keys to int
         Their order.
     user_priority : float, or mapping of keys to float
-        What the client gave.
+        The client's priority.
     texts : KeyTexts
-        What gives the texts of keys.
+        Gives the texts of keys.
     groups : dict
         Is filled: by name of each group that the graph touches, its prefix and one of its keys.
     annotations : Annotations

@@ -1,8 +1,8 @@
-"""What others look at while the core has the state: Dask's own objects, brought up to date as read.
+"""Views of groups and prefixes while the core has the state: Dask's own objects, updated on read.
 
-A group or prefix is of its own class still (`guarded_classes`), and what is counted of it is
-fetched from the core whenever somebody reads it; an escape goes on with the very same object, and
-so with the scheduler's own dicts and sets. Tasks are in `task_views`.
+A group or prefix has a guarded subclass of its class (`guarded_classes`), and a read of a count
+gets the value from the core. An escape keeps the same object, and the same dicts and sets of the
+scheduler. `task_views` has the tasks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Views:
     live : LiveCore
         Whose.
     group_class, prefix_class : type
-        What such objects are meanwhile.
+        Classes of the objects meanwhile.
 
     Attributes
     ----------
     groups, prefixes : dict of str to object
-        Those that there are, by name.
+        Existing objects, by name.
     """
 
     def __init__(self, live: LiveCore, *, group_class: Any, prefix_class: Any) -> None:
@@ -97,7 +97,7 @@ class Views:
         for prefix in self.prefixes.values():
             prefix.__class__ = TaskPrefix
 
-    # What is read
+    # Reads
 
     def refresh_group(self, group: Any) -> None:
         """Bring up to date what is counted of a group."""

@@ -1,12 +1,12 @@
-"""Whoever touches the state of a scheduler while the core has it gets upstream's.
+"""Guarded classes: an access to a scheduler's state while the core has it is answered or escapes.
 
-While the core runs, the scheduler, its workers, clients and groups are of classes made here. What
-they have is where it was, but for what is in the core. What those read who watch a cluster is
-answered from there (`group_views`). To read or write anything else is to escape, which writes the
-core's state into Dask's objects and gives them their own classes back. A collection that is empty
-there is the empty one that is here.
+While the core has the state, the scheduler, its workers, clients and groups have classes made here.
+Attributes that the core does not have are unchanged. Reads that monitoring makes, such as the
+dashboard's, are answered from the core (`group_views`). Any other read or write causes an escape,
+which exports the core's state to Dask's objects and restores their classes. If a collection is
+empty in the core, a read returns Dask's own empty collection.
 
-All of this is for the thread of the event loop. Another thread has that one look (`loop_thread`).
+All of this runs in the thread of the event loop; other threads wait for that one (`loop_thread`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CHANGES_MORE = (
     "validate_state",
 )
 
-#: Those that are what they are here while the core has none
+#: Collections of Dask that may be read without an escape while the core's are empty
 _OFTEN_EMPTY = ("erred_tasks", "unrunnable")
 
 _OF_WORKERS = ("_has_what", "executing", "needs_what", "used_resources")
@@ -65,7 +65,7 @@ _TASKS_OF_WORKERS = ("processing", "long_running", "actors")
 
 _OF_GROUPS = ("last_worker", "last_worker_tasks_left")
 
-#: What is counted of groups and prefixes, of groups, and of prefixes
+#: Counts of both groups and prefixes, of groups, and of prefixes
 _COUNTS = ("_all_durations_us", "_duration_us", "_size", "_types", "nbytes_total", "states")
 _COUNTS_OF_GROUPS = (*_COUNTS, "start", "stop")
 _COUNTS_OF_PREFIXES = (
@@ -84,7 +84,7 @@ class Guards:
     Parameters
     ----------
     live : LiveCore
-        What is escaped from.
+        The core that an access escapes from.
     """
 
     def __init__(self, live: LiveCore) -> None:
@@ -257,7 +257,7 @@ class Guards:
         live = self._live
 
         def read(_: Any) -> Any:
-            # What was kept of a task goes with it.
+            # Removes the metadata of forgotten tasks first.
             live.forget_gone()
             return self.metadata()
 
@@ -386,7 +386,7 @@ class Guards:
         return self._property(name, read, self._touch(own, name).fset)
 
     def _watch(self, guarded: Any) -> None:
-        """Have the core answer what those read of a scheduler who watch it."""
+        """Answer from the core the attributes that monitoring reads of a scheduler."""
         live, views = self._live, self.views
 
         def answer(name: str, read: Callable[[], Any]) -> None:
@@ -462,7 +462,7 @@ class Guards:
     def _while_here(self, original: Any, method: Callable[..., Any]) -> Any:
         """Make a method that calls another one, without `self`, while the core has the state.
 
-        Who got hold of it then may call it later: a timer that was made meanwhile.
+        A reference to the method, such as a timer's, may outlive the core; then `original` runs.
         """
         live = self._live
 

@@ -113,18 +113,19 @@ def program_handler(scheduler: Any) -> str | None:
 
 
 def watch(scheduler: Scheduler) -> StreamHandlers | None:
-    """Hear of changes of the handlers of a scheduler's streams; again costs nothing.
+    """Make the stream handlers of a scheduler notify of changes; idempotent.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Before anything of ours is among these handlers: they are copied into another dictionary.
+        The scheduler. Its handlers are copied into another dictionary, so this is called before
+        Backhaul installs handlers.
 
     Returns
     -------
     StreamHandlers or None
-        None if there are streams already, which look into the dictionary that was there, or if
-        nobody has read this Dask.
+        None if there are streams already, which use the old dictionary, or if the digests do not
+        fit this release of Dask.
     """
     handlers = scheduler.stream_handlers
     if isinstance(handlers, StreamHandlers):
@@ -136,12 +137,12 @@ def watch(scheduler: Scheduler) -> StreamHandlers | None:
 
 
 class StreamHandlers(dict[str, Callable[..., Any]]):
-    """The handlers of a scheduler's streams, which tell before they are changed.
+    """The handlers of a scheduler's streams, with a callback before each change.
 
     Attributes
     ----------
     on_change : callable or None
-        What is called then. What it raises is raised, and nothing is changed.
+        The callback. If it raises, the dictionary is unchanged and the caller gets the exception.
     """
 
     on_change: Callable[[], None] | None = None

@@ -1,7 +1,8 @@
-"""What happens to a scheduler while the core has its state: handlers in the place of Dask's.
+"""Message handlers of a scheduler while the core has its state, in the place of Dask's.
 
-What they do not understand is an escape, and goes to Dask's. So does every other operation of
-streams and requests but those that touch no state of tasks, which are named here.
+A message that they do not support causes an escape, and Dask's handler gets it. So does every
+other operation of streams and requests, except those that touch no state of tasks; this module
+lists them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ STREAMS = {
     "variable-future-received-confirm",
 }
 
-#: What operations of ours begin with: they know of cores
+#: Prefix of Backhaul's own operations, whose handlers support a core
 OURS = "backhaul-"
 
 #: Requests likewise; some look at what guards answer or escape from
@@ -217,8 +218,8 @@ class Handlers:
     def _unless_failed(self, ours: Any, original: Any) -> Any:
         live = self._live
 
-        # What the engine left because of it comes here at once, and is for Dask's own state. So is
-        # what comes by somebody who has got hold of this before the state left the core.
+        # A message that the engine left because of a defect arrives here next, and must reach
+        # Dask's own state. So must a call by a reference to this handler that outlives the core.
         @functools.wraps(original)
         def handle(*args: Any, **kwargs: Any) -> Any:
             streams = live.streams
@@ -309,13 +310,13 @@ class Handlers:
         Parameters
         ----------
         submitted : TaskCalls or TaskGraph
-            What a client sent.
+            The calls or the graph of a client's message.
         knows_needs, take : callable
             Tells whether the core knows what it needs; has the core take it.
         groups : dict
             By name of each group, its prefix and one of its keys.
         update : dict
-            What `distributed.Scheduler._create_taskstate_from_graph` is told besides.
+            Further arguments of `distributed.Scheduler._create_taskstate_from_graph`.
         """
         live = self._live
         try:
@@ -324,7 +325,7 @@ class Handlers:
             logger.debug("Dask's code refuses a graph: %r", error)
             return None
         with live.alone(), live.whole_or_dasks():
-            # What is lost is cancelled as Dask does that.
+            # Dask cancels tasks whose dependencies are lost.
             if not knows_needs(submitted):
                 return None
             span_of = live.spans.observe(groups, update["span_metadata"], update["code"])
@@ -559,7 +560,7 @@ class Handlers:
         return handle
 
     def _forget_strays(self, texts: Iterable[str]) -> None:
-        """Let go of texts that stand for no task."""
+        """Release texts that belong to no task."""
         live = self._live
         for text in texts:
             if not live.core.has_task(text):

@@ -1,7 +1,7 @@
 """The queue of root-ish tasks, as `distributed.collections.HeapSet` keeps it.
 
-What was taken from it without being the first leaves its entry in the heap, and counts from there
-when it is queued again; so entries are written as they are, not made by adding tasks.
+A task that was removed without being the first leaves its entry in the heap, and has that place
+again when it is queued again; so entries are copied as they are, not made by adding tasks.
 """
 
 from __future__ import annotations

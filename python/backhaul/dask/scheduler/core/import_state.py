@@ -20,7 +20,7 @@ from backhaul.errors import EscapeError
 
 __all__ = ["adopt", "are_amounts", "empty", "name_text", "obstacle"]
 
-#: What sums of sizes are below, in bytes, for a core to go on with them
+#: Upper limit of sums of sizes that a core can import, in bytes
 _BYTES_END = 2**62
 
 

@@ -1,4 +1,4 @@
-"""Keys of tasks as the core has them: texts, each of one key."""
+"""Conversion of keys of tasks to texts, the form of keys in the core, and back."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from backhaul.dask.serialize.codec import codec
 
 __all__ = ["KeyTexts"]
 
-#: Begins the text of a key that is none
+#: Prefix of the text of a key that is not a string
 _MARK = "\0"
 
-#: Begins that of one that msgpack has no form for, as it has one for all that Dask takes for a key
+#: Prefix of the text of a key that msgpack cannot encode; Dask accepts no such keys
 _ODD = "\0\u0100"
 
 
 class KeyTexts:
-    """Turns keys into texts and back; most are texts already.
+    """Converts keys to texts and back; most keys are strings, which are their own texts.
 
-    Tuples and numbers get a text that no key in use begins with, for as long as they are
-    known: their msgpack, one character for each byte, so that they can be sent without Python
-    (``crates/dask/src/hot/keys.rs``). Equal keys, such as 1 and 1.0, have one. Those of a graph
-    that became no Python objects are not noted: their texts are made again.
+    The text of a tuple or number is a prefix that no string key has, and its msgpack with one
+    character for each byte, so that the engine can send the key without Python
+    (``crates/dask/src/hot/keys.rs``). Equal keys, such as 1 and 1.0, have the same text while one
+    of them is known. Keys of a graph that stayed bytes are not in the tables here: their texts are
+    computed on each call.
     """
 
     def __init__(self) -> None:
         self._texts: dict[Any, str] = {}
         self._keys: dict[str, Any] = {}
-        #: Whether there was a key without such a form
+        #: Whether a key had a text with the prefix `_ODD`
         self.has_odd = False
         self._has_packed = False
 
     def expect_packed(self, expected: bool) -> None:
-        """Note whether there are keys that are no texts and not noted here."""
+        """Note whether the core may have keys that are no strings and not in the tables here."""
         self._has_packed = expected
 
     def text(self, key: Any) -> str:
-        """Give the text of a key, which is noted if it is new."""
+        """Return the text of a key; a new key is added to the tables."""
         if type(key) is str and not key.startswith(_MARK):
             return key
         text = self._texts.get(key)
@@ -53,7 +54,7 @@ class KeyTexts:
         try:
             text = self._texts.get(key)
             return _packed(key) if text is None and self._has_packed else text
-        except Exception:  # Whatever msgpack has against it
+        except Exception:  # Any error of msgpack
             return None
 
     def key(self, text: str) -> Any:
@@ -65,7 +66,7 @@ class KeyTexts:
 
     @property
     def are_keys(self) -> bool:
-        """Whether each text in use is its key."""
+        """True if all texts in use equal their keys."""
         return not (self._keys or self._has_packed)
 
     def translated(self, value: Any) -> Any:
@@ -77,7 +78,7 @@ class KeyTexts:
         return {self.key(text): one for text, one in value.items()}
 
     def forget(self, text: str) -> None:
-        """Let go of a text that stands for no task any more."""
+        """Release a text that belongs to no task any more."""
         if text.startswith(_MARK):
             key = self._keys.pop(text, None)
             self._texts.pop(key, None)
@@ -85,7 +86,7 @@ class KeyTexts:
     def _made(self, key: Any) -> str:
         try:
             text = _packed(key)
-        except Exception:  # Whatever msgpack has against it
+        except Exception:  # Any error of msgpack
             text = _ODD
         if text == _ODD or text in self._keys:
             self.has_odd = True

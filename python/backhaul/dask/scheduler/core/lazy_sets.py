@@ -65,7 +65,7 @@ class _Lazy(Set[Any]):
         try:
             return ask()
         except KeyError:
-            # Whose it was has gone; a later core has never heard of it.
+            # The owner of the collection is gone, and a later core does not have it.
             return ask_own(self._own())
 
     def _what(self) -> str:
@@ -90,7 +90,7 @@ class TasksIn(_Lazy):
     Parameters
     ----------
     live : LiveCore
-        Who has them.
+        The core of the tasks.
     name, of : str
         As for ``SchedulerCore.keys_in``.
     own : callable
@@ -131,16 +131,16 @@ class TasksIn(_Lazy):
 
 
 class MembersOf(_Lazy):
-    """What a collection of one task has: tasks, workers or clients.
+    """A collection of one task: tasks, workers or clients.
 
     Parameters
     ----------
     live : LiveCore
-        Who has it.
+        The core of the task.
     task : TaskState
-        Whose.
+        The task.
     name : str
-        Of the attribute.
+        Name of the attribute.
     """
 
     def __init__(self, live: LiveCore, task: Any, name: str) -> None:

@@ -1,13 +1,12 @@
-"""A running scheduler that keeps its state in the core.
+"""Adoption of a running scheduler's state by the core, and its escape to Dask's objects.
 
 A scheduler without a user's plugin for transitions or graphs gives its state to the core with the
-next graph of plain tasks, or with results that a client puts on workers: existing tasks, results
-and futures go with it (`adopt`). The core then handles what happens to tasks all the time:
-graphs, finished tasks, what clients want (`clients`), replicas, heartbeats, results that are
-asked for (`handlers`). Anything else, done by Dask or by a program, finds Dask's own state:
-`LiveCore.escape` writes it, whole, before it is touched (`guarded_classes`). After a pause that
-bounds the time that goes into these changes the core takes over again, with the next graph, or
-without one while tasks are on their way.
+next graph of plain tasks, or with results that a client puts on workers: the core imports existing
+tasks, results and futures (`adopt`). The core then handles the frequent events: graphs, finished
+tasks, requests of clients (`clients`), replicas, heartbeats, gathered results (`handlers`). For any
+other operation, of Dask or of a program, `LiveCore.escape` first exports the whole state to Dask's
+objects (`guarded_classes`). After a pause, which bounds the share of time that these conversions
+take, the core adopts the state again: with the next graph, or without one while workers have tasks.
 """
 
 from __future__ import annotations
@@ -77,44 +76,44 @@ __all__ = ["LiveCore", "install", "installed"]
 
 logger = logging.getLogger(__name__)
 
-#: Keys of which Dask finds no group
+#: Keys for which Dask's `key_split_group` raises
 EMPTY_KEYS: Final = ("", ())
 
-#: How many transitions are logged with a defect
+#: Number of transitions that are logged with a defect
 _TRANSITIONS_TOLD = 20
 
-#: How long the state stays Dask's after an escape, for each second that this and the adoption
-#: before took: so no more than a twentieth of the time goes into changes, whoever looks how often
+#: Length of the pause after an escape, relative to the time of the escape and of the adoption
+#: before: conversions take at most a twentieth of the time, however often a program reads state
 PAUSE_PER_CHANGE = 19.0
 
-#: How long the state stays Dask's at least before it goes to a core without a new graph, in seconds
+#: Shortest pause before an adoption without a new graph, in seconds
 COME_BACK_S = 0.5
 
-#: How long the state stays Dask's after a core could not take its place, in seconds
+#: Length of the pause after an adoption that failed half way, in seconds
 PAUSE_AFTER_FAILURE_S = 60.0
 
-#: How long the engine leaves streams to Python at least that it could not handle, in seconds
+#: Shortest time before the engine tries again to handle the streams, in seconds
 ENGINE_RETRY_S = 0.5
 
 
 def install(scheduler: Scheduler) -> bool:
-    """Have a scheduler give its state to a core whenever it may; again costs nothing.
+    """Let a scheduler give its state to a core whenever possible; idempotent.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Before or after it has started.
+        The scheduler, before or after its start.
 
     Returns
     -------
     bool
-        Whether it does now.
+        Whether the scheduler may give its state to a core now.
     """
     if installed(scheduler) is not None:
         return True
     watched = watch(scheduler)
     live = LiveCore(scheduler)
-    # Now, so that who keeps them has those that a core will have.
+    # Before the first adoption, so that references to `Scheduler.tasks` see the core's tasks later.
     tasks_of(live)
     replaced = GRAPH_STATE.install(scheduler, live.create)
     if replaced is not None:
@@ -130,40 +129,39 @@ def install(scheduler: Scheduler) -> bool:
 
 
 def installed(scheduler: Scheduler) -> LiveCore | None:
-    """Get what keeps the state of a scheduler in a core; None if nothing does."""
+    """Return the `LiveCore` of a scheduler; None if it has none."""
     method = vars(scheduler).get(str(GRAPH_STATE.attribute))
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, LiveCore) else None
 
 
 class LiveCore:
-    """The core of one scheduler, and what stands between the two.
+    """The core of one scheduler, with the objects that connect the two.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Whose state it has while `is_active`.
+        The scheduler; the core has its state while `is_active`.
 
     Attributes
     ----------
     adoptions : int
-        How often the state went to a core.
+        Number of adoptions.
     escapes : dict of str to int
-        How often it came back, by what was touched, or what happened.
+        Number of escapes by reason.
     upstream_create, upstream_update_data : callable
-        What makes tasks of a graph otherwise, and of results that a client put on workers.
+        Dask's methods that make tasks of a graph, and of results that a client put on workers.
     handled : dict of str to int
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
         While the engine handles streams.
     home, core, texts, specs, raised, tasks, spans, watchers, window, results : object
-        While it is active: the thread that works on it; the core; the texts of keys; what to run
-        and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
-        spans; plugins that watch; the in-flight window and the small results, or None.
+        While it is active: the thread that uses the core; the core; the texts of keys; run spec and
+        id of the span, by text; exceptions of tasks; views of tasks; the spans; the notified
+        plugins; the in-flight window and the inline results, or None.
     membership, wishes, timeouts, stealing, room, annotations : object
-        Likewise: which workers there are; what clients want; tasks that no worker can run; how
-        workers take tasks from each other; tasks that ask for resources; annotations of tasks, by
-        what the core has of them.
+        Likewise: the workers; the interests of clients; tasks that no worker can run; work
+        stealing; tasks that request resources; annotations of tasks, by their payloads in the core.
     """
 
     home: Home
@@ -195,13 +193,13 @@ class LiveCore:
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
         self._placement: LinkPlacement | None = None
-        #: What the memory manager looks at, while it does
+        #: Snapshots of replicated tasks, while the memory manager runs
         self.replicas: set[Any] | None = None
         self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
         self.upstream_update_data: Callable[..., None] = scheduler.update_data
 
     def adopt(self) -> bool:
-        """Give the state to a core if nothing is in the way; return whether the core has it."""
+        """Give the state to a core if possible; return whether the core has it."""
         scheduler = self.scheduler
         began_s = monotonic()
         if began_s < self._pause_until_s or refusal(scheduler) is not None:
@@ -211,7 +209,7 @@ class LiveCore:
         self.specs = {}
         self.annotations = {}
         self.raised = Raised()
-        # All times that the core is given are of `time`, upstream has some of `monotonic`.
+        # The core has all times on the clock of `time`; Dask has some on that of `monotonic`.
         self._monotonic_offset_s = monotonic() - time()
         try:
             with no_collection():
@@ -226,7 +224,7 @@ class LiveCore:
                 begin_stealing(self.core, scheduler, self.texts.text)
         except EscapeError as error:
             logger.debug("The scheduler's state stays with Dask: %s", error)
-        except Exception:  # A state that a program has made of it
+        except Exception:  # A program may have changed the state in any way
             logger.warning("The core could not take over the scheduler's state", exc_info=True)
         else:
             return self._go_on_from(began_s)
@@ -235,7 +233,7 @@ class LiveCore:
         return False
 
     def _go_on_from(self, began_s: float) -> bool:
-        """Take the place of Dask's state machine; give all back to it if that fails."""
+        """Replace Dask's state machine; return the state to it if that fails."""
         try:
             with contextlib.ExitStack() as undo:
                 self._take_place(undo)
@@ -283,14 +281,14 @@ class LiveCore:
         self.adoptions += 1
 
     def _write_back(self) -> None:
-        """Write the state back into Dask's objects, as it was taken over."""
+        """Export the state to Dask's objects unchanged, after an adoption that failed."""
         scheduler = self.scheduler
         empty(scheduler)
         empty_stealing(scheduler)
         self._write(departed={})
 
     def _write(self, departed: dict[str, Any]) -> None:
-        """Write all that the core has into Dask's objects."""
+        """Export the whole state of the core to Dask's objects."""
         scheduler, views = self.scheduler, self._guards.views
         self.tasks.collect_metadata()
         write_into(
@@ -307,16 +305,16 @@ class LiveCore:
         write_stealing(self.core, scheduler, self.texts.key, departed)
 
     def _drop_core(self) -> None:
-        """Drop the core, and Python's objects for what it had as texts and bytes."""
+        """Drop the core, and the Python objects behind its texts and bytes."""
         for name in ("core", "specs", "texts", "raised", "annotations"):
             vars(self).pop(name, None)
 
     def _has_core(self) -> bool:
-        """Return whether a core has the state, or takes it over now."""
+        """Return whether a core has the state; tries to adopt it first."""
         if not self.is_active:
             return self.adopt()
         if self.streams is None and monotonic() >= self._engine_due_s:
-            # A stream that was not ours when the state came may be ours again.
+            # A stream that the engine could not handle may have been replaced by one that it can.
             self.send()
             self._begin_engine()
         return True
@@ -324,26 +322,27 @@ class LiveCore:
     def _begin_engine(self) -> None:
         """Start to handle streams on the engine's thread, if it can handle all of them."""
         self._engine_due_s = monotonic() + ENGINE_RETRY_S
-        # Keys without a form of their own cannot be sent without Python.
+        # The engine cannot send keys that msgpack cannot encode uniquely.
         if switched_on("hot-path.scheduler-engine") and not self.texts.has_odd:
             streams = EngineStreams(self)
             if streams.begin():
                 self.streams = streams
 
     def escape(self, reason: str) -> None:
-        """Write the state into Dask's objects; a core takes over again after a pause.
+        """Export the state to Dask's objects; a core adopts the state again after a pause.
 
-        Another thread than that of the event loop waits until that one has done so.
+        If another thread than the event loop's calls this, the event loop does the work, and the
+        caller waits.
 
         Parameters
         ----------
         reason : str
-            What was touched, or happened; for `escapes`.
+            The attribute that was accessed, or the event; counted in `escapes`.
 
         Raises
         ------
         EscapeError
-            If the event loop does not do so for another thread.
+            If the event loop does not do the work for another thread.
         """
         if not self.is_active:
             return
@@ -361,7 +360,7 @@ class LiveCore:
         self._handlers.uninstall()
         scheduler = self.scheduler
         self._write(self.membership.departed)
-        # Dask has asked for them when the core had the others.
+        # Dask called this method for these workers while the core had the others.
         for ws in self.membership.strangers():
             scheduler.check_idle_saturated(ws)
         scheduler.transition_log.extend(past_transitions(self))
@@ -377,8 +376,8 @@ class LiveCore:
         self._come_back_later()
 
     def _come_back_later(self) -> None:
-        """Give the state to a core again after the pause, if there is still something to do."""
-        # Without an event loop nothing comes that a core would handle.
+        """Schedule an adoption after the pause."""
+        # Without a running event loop there are no events for a core.
         with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             pause_s = max(COME_BACK_S, self._pause_until_s - monotonic())
@@ -390,49 +389,49 @@ class LiveCore:
         scheduler = self.scheduler
         if self.is_active or scheduler.status is not Status.running:
             return
-        # Otherwise the next graph finds the way.
+        # An idle scheduler waits for the next graph, which tries the adoption.
         is_busy = scheduler.queued or any(ws.processing for ws in scheduler.workers.values())
         if is_busy and not self.adopt():
             self._come_back_later()
 
     def _pause_after(self, change_s: float) -> None:
-        """Leave the state to Dask for long enough that changes take a small share of the time."""
+        """Pause adoptions so long that conversions take a small share of the time."""
         self._pause_until_s = monotonic() + PAUSE_PER_CHANGE * change_s
 
     def learn_links(self) -> None:
-        """See what is known of links by now, before a graph is placed by that."""
+        """Update the costs of links, before they are used to place a graph."""
         if self._placement is not None:
             self._placement.learn()
 
     def look(self) -> None:
-        """Keep the state as it is until who looks at it returns to the event loop, as Dask does."""
+        """Keep the state constant until the reader returns to the event loop, as in Dask."""
         if self.streams is not None:
             self.streams.look()
 
     def watch(self) -> None:
-        """See which plugins hear what happens, and whether tasks are placed as they were."""
+        """Update the notified plugins; escape if the placement plugin was changed."""
         if self.is_active and placement_of(self.scheduler) is not self._placement:
             self.escape("placement is switched")
         if self.is_active:
             self.watchers.watch()
 
     def leave_engine(self) -> None:
-        """Have the engine out of the core; Python handles all messages."""
+        """Stop the engine; Python handles all messages from now on."""
         streams, self.streams = self.streams, None
         if streams is not None:
             streams.end()
 
     def fill_by(self, window: CoreWindow) -> None:
-        """Have another window fill the workers from now on."""
+        """Let another window fill the workers from now on."""
         self.window = window
 
     def note_handled(self, counts: dict[str, int]) -> None:
-        """Count what the engine has handled, as it leaves."""
+        """Add the counts of messages of an engine that stops."""
         for operation, count in counts.items():
             self.handled[operation] = self.handled.get(operation, 0) + count
 
     def engine_counts(self) -> dict[str, int]:
-        """Count the messages that the engine has handled, by operation, of all times."""
+        """Count the messages that the engine has handled since `install`, by operation."""
         counts = dict(self.handled)
         if self.streams is not None:
             for operation, count in self.streams.counts().items():
@@ -441,7 +440,7 @@ class LiveCore:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep the engine from the core meanwhile."""
+        """Pause the engine, so that only the caller uses the core."""
         streams = self.streams
         if streams is not None:
             streams.pause(True)
@@ -458,7 +457,7 @@ class LiveCore:
         setattr(self.scheduler, name, value)
 
     def create(self, *, dsk: Any, keys: Any, client: str, start: float, **more: Any) -> Any:
-        """Take a graph; in the place of `distributed.Scheduler._create_taskstate_from_graph`."""
+        """Import a graph; replaces `distributed.Scheduler._create_taskstate_from_graph`."""
         if not is_plain(dsk, more):
             self.escape("a graph that is not plain")
         elif self._has_core():
@@ -474,32 +473,32 @@ class LiveCore:
         try:
             return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
         except Exception:
-            # A task that stays would keep the state from the core for good.
+            # A leftover task would prevent all later adoptions.
             forget_refused(self.scheduler, list(tasks.values())[known:])
             raise
 
     def update_data(
         self, *, who_has: dict[Any, list[str]], nbytes: dict[Any, int], client: str | None = None
     ) -> None:
-        """Take results that a client put on workers; in the place of `Scheduler.update_data`."""
+        """Import results that a client put on workers; replaces `Scheduler.update_data`."""
         takes = bool(who_has) and self._has_core()
         if not takes or not self.wishes.place(who_has, nbytes, client):
             self.upstream_update_data(who_has=who_has, nbytes=nbytes, client=client)
 
     def take_calls(self, calls: TaskCalls, **update: Any) -> dict[str, float] | None:
-        """Take many calls of a function, of which nothing is asked besides, as they are.
+        """Import many calls of a function, without options, in their compact form.
 
         Parameters
         ----------
         calls : TaskCalls
             The calls.
         **update
-            What `distributed.Scheduler._create_taskstate_from_graph` is told of all of them.
+            Further arguments of `distributed.Scheduler._create_taskstate_from_graph`.
 
         Returns
         -------
         dict or None
-            What that returns; None if they are for it to take, as tasks.
+            The return value of that method; None if the caller has to call it, with tasks.
         """
         groups = calls.groups()
         if groups is None or not self._has_core():
@@ -509,14 +508,14 @@ class LiveCore:
         return self._handlers.whole(calls, core.knows_needs, core.handle_calls, observed, update)
 
     def take_graph(self, graph: TaskGraph, **update: Any) -> dict[str, float] | None:
-        """Take a graph of which nothing is asked besides, likewise."""
+        """Import a graph, without options, in its compact form; as `take_calls`."""
         groups = graph.groups()
         if groups is None or not self._has_core():
             return None
         core = self.core
 
         def take(*args: Any, **kwargs: Any) -> tuple[int, int]:
-            # Not before, as what was there may only now be forgotten.
+            # Not before this call, because earlier tasks may have been forgotten only now.
             if not graph.are_texts():
                 self.texts.expect_packed(True)
             return core.handle_task_graph(*args, **kwargs)
@@ -524,7 +523,7 @@ class LiveCore:
         observed = {name: (prefix, codec.unpack(key)) for name, prefix, key in groups}
         return self._handlers.whole(graph, core.knows_needs_of_graph, take, observed, update)
 
-    # What the core is told, and what it says
+    # Calls of the core, and its messages
 
     def has_task(self, key: object) -> bool:
         """Tell whether there is a task of this key."""
@@ -532,7 +531,7 @@ class LiveCore:
         return text is not None and self.core.has_task(text)
 
     def who_has(self, keys: Iterable[Any]) -> dict[Any, list[str]]:
-        """Tell the addresses of those who hold results; nobody where there is no task."""
+        """Return the addresses of the workers that hold results; none if there is no task."""
         found = {}
         for key in keys:
             text = self.texts.known(key)
@@ -541,7 +540,7 @@ class LiveCore:
 
     @contextlib.contextmanager
     def replicas_shown(self) -> Iterator[None]:
-        """Show the memory manager what several workers hold, as it is now."""
+        """Show the memory manager a snapshot of the results with several replicas."""
         self.replicas = snapshots(self)
         try:
             yield
@@ -549,19 +548,19 @@ class LiveCore:
             self.replicas = None
 
     def remove_replicas(self, worker: str, keys: Iterable[Any], stimulus_id: str) -> None:
-        """Have a worker let go of copies."""
+        """Let a worker release replicas."""
         texts = [self.texts.text(key) for key in keys]
         self.call(self.core.handle_remove_replicas, stimulus_id, time(), worker, texts)
         self.send()
 
     def call(self, handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Have the core handle something; what it refuses is an error of Dask's, half way."""
+        """Call a method of the core; escape if it raises, then raise the same error."""
         with self.whole_or_dasks():
             return handle(*args, **kwargs)
 
     @contextlib.contextmanager
     def whole_or_dasks(self) -> Iterator[None]:
-        """Give the state to Dask if what is done here fails half way."""
+        """Escape if the block raises, because the core may have handled half of an event."""
         try:
             yield
         except BaseException as error:
@@ -571,7 +570,7 @@ class LiveCore:
             raise
 
     def give_up(self, failure: str, reason: str) -> None:
-        """Escape because of a defect, and say what happened last."""
+        """Escape because of a defect, and log the last transitions."""
         past = past_transitions(self)[-_TRANSITIONS_TOLD:] if self.is_active else []
         told = [f"{one.key!r} {one.start} -> {one.finish} ({one.stimulus_id})" for one in past]
         logger.warning(
@@ -582,7 +581,7 @@ class LiveCore:
         self.escape(reason)
 
     def send(self) -> None:
-        """Send what the core has to say, and let go of what it has forgotten."""
+        """Send the messages of the core, and release the data of forgotten tasks."""
         if self.streams is not None:
             self.streams.flush()
         else:
@@ -594,7 +593,7 @@ class LiveCore:
         send_messages(self, messages)
 
     def forget_gone(self) -> None:
-        """Let go of what the core has forgotten."""
+        """Release the Python objects of tasks and groups that the core has forgotten."""
         core = self.core
         metadata = self._guards.metadata()
         for text in core.take_forgotten():
@@ -604,7 +603,7 @@ class LiveCore:
             self.tasks.metadata.pop(text, None)
             if text.startswith(SHUFFLE_PREFIX):
                 self._tell_shuffles(text)
-            # The engine may have forgotten it before there was another.
+            # A new task may have the key of the forgotten one.
             if core.has_task(text):
                 continue
             self.specs.pop(text, None)
@@ -616,7 +615,7 @@ class LiveCore:
                 self.spans.gone(last)
         self.room.tell_unmet()
         self.watchers.tell()
-        # Not before what was left to say of it is said
+        # After all notifications about the last task
         if self.is_active and not core.task_count():
             self.raised.clear()
             self.annotations.clear()

@@ -1,9 +1,9 @@
-"""The thread of a scheduler's event loop, which alone works on a core and on what escapes from it.
+"""The thread of a scheduler's event loop, which alone uses a core and exports its state.
 
-A scheduler of `LocalCluster` lives in the process of the program, which may look at it from any
-thread. Were the state converted there, the event loop would go on in the middle of it. So the
-event loop looks in the place of the other thread, which waits for that. Where it does not, as it
-waits for that very thread or is gone, the look is refused: half a state is worse than none.
+A scheduler of `LocalCluster` is in the process of the program, whose threads may read its state. If
+such a thread exported the state, the event loop would run meanwhile and see half of it. So the
+event loop reads in the place of the other thread, which waits. If the event loop is closed, or
+waits for that thread itself, the read raises `EscapeError` instead of returning half a state.
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ class Home:
         return threading.get_ident() == self._thread
 
     def do(self, look: Callable[[], _T]) -> _T:
-        """Have the event loop call a function, and wait for it; for callers in other threads.
+        """Run a function in the event loop and wait for it; for callers in other threads.
 
         Parameters
         ----------
         look : callable
-            What to call.
+            The function.
 
         Returns
         -------
         object
-            What that gives. What it raises is raised here.
+            The return value of the function, whose exception is raised here.
 
         Raises
         ------
         EscapeError
-            If the event loop is closed, or has not come to it in `WAIT_S_MAX`. It will not, then.
+            If the event loop is closed, or has not called the function within `WAIT_S_MAX`; the
+            call is cancelled then.
         """
         answer: Future[_T] = Future()
 
@@ -78,7 +79,7 @@ class Home:
         try:
             return answer.result(WAIT_S_MAX)
         except TimeoutError:
-            # What the function raises may be that, too; and it may have begun just now.
+            # The function may have raised this exception, or may have started just now.
             if answer.done() or not answer.cancel():
                 return answer.result()
             raise EscapeError(

@@ -1,4 +1,4 @@
-"""What the core says as texts and bytes, as Python has it: keys, run specs, errors, its history."""
+"""Conversion of the core's texts and bytes to Python: keys, run specs, errors, transitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TakenPayloads:
         """Keep the annotations of a task."""
         try:
             payload = bytes(codec.pack(annotations))
-        except Exception as error:  # Whatever msgpack has against it
+        except Exception as error:  # Any error of msgpack
             raise EscapeError(f"annotations {annotations!r}") from error
         known = self._live.annotations.setdefault(payload, annotations)
         if repr(known) != repr(annotations):

@@ -23,13 +23,13 @@ __all__ = ["place_by_links", "placement_of", "write_placing"]
 
 
 def placement_of(scheduler: Any) -> LinkPlacement | None:
-    """Get what places the tasks of a scheduler by what links cost; None if nothing does."""
+    """Return the plugin that places tasks by the costs of links; None if there is none."""
     found = scheduler.plugins.get(LinkPlacement.name)
     return found if isinstance(found, LinkPlacement) else None
 
 
 def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
-    """Have a core that has just been made place tasks as a scheduler does, if that is by links.
+    """Let a new core place tasks by the costs of links, if the scheduler does.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
     Returns
     -------
     LinkPlacement or None
-        What places the tasks of the scheduler.
+        The plugin of the scheduler.
     """
     placement = placement_of(scheduler)
     if placement is not None:
         roots = placement.roots
-        # Of tasks that are no more
+        # These belong to tasks that are forgotten
         roots.hints.clear()
         roots.own.clear()
         core.place_by_links(placement.mirror, list(roots.nbytes.items()), memory_target())
@@ -54,7 +54,7 @@ def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
 
 
 def write_placing(core: SchedulerCore, scheduler: Any, key_of: Callable[[str], Any]) -> None:
-    """Have a scheduler that a core's tasks were written to place by what the core knew.
+    """Export the core's data about placement to a scheduler that has the core's tasks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Plugins that watch what ends: they hear of what the core handled, some at a time."""
+"""Batched notification of Dask's plugins that need only the ends of runs and of tasks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["Watchers"]
 logger = logging.getLogger("distributed.scheduler")
 
 
-#: What those know of what has ended, which somebody may read
+#: Attributes of these plugins that depend on past transitions, and that a program may read
 _KNOWN_OF_RUNS = ("buffer", "index")
 _KNOWN_OF_ENDS = ("keys", "all_keys", "status", "extra")
 
 
 class Watchers:
-    """The plugins of one scheduler that hear of ends while the core has its state.
+    """The plugins of one scheduler that are notified of ends while the core has its state.
 
-    While they do, they are of classes made here: to read what one knows is to have it hear first.
+    Meanwhile each plugin has a class made here, with properties that notify the plugin before they
+    return the attribute.
 
     Parameters
     ----------
@@ -33,15 +34,15 @@ class Watchers:
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
-        #: With the class that each had
+        #: The plugins, each with its own class
         self._plugins: list[tuple[Any, type]] = []
         self._made: dict[type, type] = {}
         self._is_telling = False
-        #: What Dask tells of runs that failed just now, by text of the key
+        #: Arguments of Dask's transition of runs that failed just now, by text of the key
         self._erred: dict[str, dict[str, Any]] = {}
 
     def watch(self) -> None:
-        """See which there are now, and have the core note what they are to hear, if any."""
+        """Update the list of plugins, and let the core note the transitions that they need."""
         live = self._live
         there = list(live.scheduler.plugins.values())
         stay = [one for one in self._plugins if any(one[0] is plugin for plugin in there)]
@@ -54,17 +55,17 @@ class Watchers:
         live.core.watch("ends" if wants_ends else "runs" if self._plugins else "nothing")
 
     def release(self) -> None:
-        """Give all of them their own classes back."""
+        """Restore the classes of all plugins."""
         self._give_back(self._plugins)
         self._plugins = []
 
     def is_watching(self) -> bool:
-        """Tell whether there are any."""
+        """Tell whether there are such plugins."""
         return bool(self._plugins)
 
     def tell(self) -> None:
-        """Tell them of what has ended since."""
-        # One that hears may look at something: what has ended by then is told after that.
+        """Notify the plugins of the transitions since the last call."""
+        # A plugin may read state, which calls this method again: the loop below continues then.
         if not self._plugins or self._is_telling:
             return
         key_of = self._live.texts.key
@@ -81,10 +82,10 @@ class Watchers:
             self._is_telling = False
 
     def tell_erred(self, text: str, run: dict[str, Any]) -> None:
-        """Tell them of a run that failed, after those before."""
+        """Notify the plugins of a failed run, after all earlier transitions."""
         self._erred[text] = run
         self.tell()
-        # Where nobody wants all ends, the core does not say so.
+        # If no plugin needs all ends, the core notes no failed runs.
         if text in self._erred:
             self._tell_erred(text, "processing", {})
 
@@ -92,7 +93,7 @@ class Watchers:
         run = self._erred.pop(text, None)
         is_run = run is not None
         if run is None:
-            # What it depends on failed, or the scheduler found something.
+            # A dependency failed, or the scheduler itself made the task fail.
             task = self._live.tasks.task(text) if self._live.core.has_task(text) else None
             run = {**told, "exception": True if task is None else task.exception}
         self._transition(self._live.texts.key(text), start, "erred", run, is_run=is_run)
@@ -114,7 +115,7 @@ class Watchers:
             plugin.__class__ = own
 
     def _class(self, own: type) -> type:
-        """Make a class that has what is known of ends heard before it is read."""
+        """Make a subclass whose attributes notify the plugin before they are read."""
         if own not in self._made:
             known = _KNOWN_OF_ENDS if own in WATCHERS_OF_ENDS else _KNOWN_OF_RUNS
             members: dict[str, Any] = {name: self._heard(name) for name in known}
@@ -128,9 +129,9 @@ class Watchers:
         live = self._live
 
         def read(plugin: Any) -> Any:
-            # Whoever is told just now, or asks for something before, reads what there is.
+            # A plugin that reads its attribute during its notification gets the current value.
             if live.is_active and not self._is_telling:
-                # What is read together is of one time
+                # Pauses the engine, so that several reads see one state
                 live.look()
                 live.forget_gone()
             try:

@@ -1,7 +1,8 @@
-"""Tasks that ask for resources while the core has the state: `scheduler_slots` says what, it where.
+"""Resource requests of tasks while the core has the state.
 
-What tasks ask for is read here, as it takes functions and annotations. Which worker has room, and
-which tasks wait, is the core's, by the same rules (`crates/dask/src/scheduler/room.rs`).
+Python reads the requests (`scheduler_slots`), because these are in functions and annotations. The
+core decides which worker has room and which tasks wait, by the same rules
+(`crates/dask/src/scheduler/room.rs`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def _threads(annotations: dict[str, Any]) -> float | None:
 
 
 class Room:
-    """What a core is told of resources, and tells of them.
+    """Exchange of resource requests and of units in use between the slots and the core.
 
     Parameters
     ----------
     live : LiveCore
-        Whose core it is.
+        The owner of the core.
     """
 
     def __init__(self, live: LiveCore) -> None:
@@ -72,7 +73,7 @@ class Room:
             self.slots.warn_unmet(live.texts.key(text), asked, reason)
 
     def release(self) -> None:
-        """Have the slots go on, once all tasks are Dask's."""
+        """Return the core's use of resources to the slots, after the export of all tasks."""
         said = None if self.slots is None else self._live.core.room()
         if said is not None and self.slots is not None:
             live = self._live

@@ -22,9 +22,9 @@ class Spans:
     Parameters
     ----------
     live : LiveCore
-        Whose groups.
+        The core of the groups.
     guards : Guards
-        What makes the objects.
+        Makes the objects.
     """
 
     def __init__(self, live: LiveCore, guards: Guards) -> None:
@@ -46,7 +46,7 @@ class Spans:
         code: Any,
         annotations: Mapping[str, Any] | None = None,
     ) -> dict[str, str | None]:
-        """Tell of the groups of a graph, before the core has it.
+        """Register the groups of a graph with the spans, before the core has the graph.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Spans:
         return {name: group.span_id for name, group in found.items()}
 
     def gone(self, last: Mapping[str, Any]) -> None:
-        """Have what stood for a group whose tasks are forgotten say for good what that said last.
+        """Turn the view of a group whose tasks are forgotten into a plain object.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class Spans:
         self._groups.clear()
 
     def come_again(self, name: str, span_id: str | None) -> None:
-        """Tell of a group of a name that was known before, as it came with a task of its prefix.
+        """Register a new group under a name that an earlier group had, in the span of that one.
 
         Parameters
         ----------

@@ -1,8 +1,9 @@
-"""Work stealing while the core has the state: it decides, and Dask's extension tells of it.
+"""Work stealing while the core has the state: the core decides, and Dask's extension reports.
 
-The core files tasks and chooses what is moved (``crates/dask/src/scheduler/stealing.rs``). What
-Dask's extension counts and logs of that, it counts and logs here; what it files is written into it
-when the state leaves, or somebody looks at that.
+The core keeps the stealable tasks and chooses the tasks to move
+(``crates/dask/src/scheduler/stealing.rs``). Dask's extension counts and logs the moves as it does
+without the core. Its collections of tasks are written when the state leaves the core, or when a
+program reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["ATTRIBUTES", "Stealing", "begin_stealing", "empty_stealing", "write_
 
 logger = logging.getLogger("distributed.stealing")
 
-#: What the extension has of tasks
+#: Attributes of the extension that depend on tasks
 ATTRIBUTES = (
     "_in_flight_event",
     "_request_counter",
@@ -37,7 +38,7 @@ ATTRIBUTES = (
     "unknown_durations",
 )
 
-#: Costs are told apart by so many levels
+#: Number of cost levels
 LEVELS = len(WorkStealing.cost_multipliers)
 
 #: What Dask calls its own requests
@@ -226,7 +227,7 @@ class Stealing:
         self.extension = extension if type(extension) is WorkStealing else None
 
     def guard(self, guards: Guards) -> None:
-        """Have the core answer in the place of the extension."""
+        """Answer the attributes and methods of the extension from the core."""
         if self.extension is not None:
             methods: dict[str, Callable[..., Any]] = {
                 "add_worker": self._add_worker,
@@ -237,7 +238,7 @@ class Stealing:
             guards.guard_extension(self.extension, ATTRIBUTES, methods)
 
     def balance(self) -> None:
-        """Have the core look for tasks that are to be moved."""
+        """Let the core choose tasks to move, and report them in the extension."""
         live, extension = self._live, self.extension
         if extension is None or not live.core.may_balance():
             return
@@ -281,7 +282,7 @@ class Stealing:
             if stimulus_id.startswith(_STIMULUS):
                 self.confirm(key, state, stimulus_id, worker)
             else:
-                # Somebody else's, who asked before the core had the state
+                # The response to a request that another object made before the core had the state
                 upstream(key=key, state=state, stimulus_id=stimulus_id, worker=worker)
 
         return handle

@@ -1,4 +1,4 @@
-"""What is written down of tasks that are submitted, whoever handles that."""
+"""Events and metrics of submitted tasks, for Python and for the engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def note_submission(
     scheduler : distributed.Scheduler
         The scheduler.
     client : str
-        Who submitted it.
+        The client that submitted it.
     start : float
-        When it came, in seconds since 1970.
+        Time of its arrival, in seconds since 1970.
     new_tasks, collisions : int
         How many were not known before, and how many are known with other dependencies.
 
     Notes
     -----
-    What took it time was not measured, and is nothing here.
+    The durations of the steps are not measured, and are zero in the event.
     """
     metrics = {
         "tasks": 1,

@@ -23,7 +23,7 @@ def spec_payload(task: Any, span_id: str | None) -> bytes:
     Parameters
     ----------
     task : Task
-        What is to run.
+        The task.
     span_id : str or None
         The span of its group.
 
@@ -51,18 +51,18 @@ def submitted_task(
     key : key
         Of the task.
     payload : bytes
-        What the core has of it.
+        The payload of the task in the core.
     is_producer : bool
         Whether the core knows that it produces data.
 
     Returns
     -------
     tuple of GraphNode and (str or None)
-        The task; a call, nobody has looked into.
+        The task, and the id of its span. A call stays pickled.
     """
     span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
     pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
-    # Of what is no call that is all that is known.
+    # A node that is no call has no list of dependencies, so it is loaded.
     if dependencies is None:
         return pickle.loads(pickled), span_id
     return keep(key, pickled, dependencies, is_producer=is_producer), span_id

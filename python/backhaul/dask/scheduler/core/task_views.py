@@ -1,8 +1,8 @@
-"""Tasks that somebody looks at while the core has the state: Dask's own objects, read from there.
+"""Views of tasks while the core has the state: Dask's own objects, read from the core.
 
-A task that is asked for is made then, and is of its own class still (`guarded_classes`); each
-attribute is fetched from the core as it is read. An escape fills the very same object. Who goes
-through more tasks than a few is better off with an escape, which then makes all of them at once.
+A lookup of a task makes its object, an instance of a guarded subclass of `TaskState`
+(`guarded_classes`), which reads each attribute from the core. An escape fills the same object. An
+iteration over many tasks causes an escape, because that makes all objects sooner, in one step.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ATTRIBUTES", "TaskViews", "Tasks", "TasksOfCore", "tasks_of"]
 
-#: Attributes of a task that are in the core, and what they are called there
+#: Attributes of a task that are in the core, and their names there
 ATTRIBUTES: Final = {
     "_queueable": "queueable",
     "_state": "state",
-    # To write this one is to count before anything else is touched.
+    # An assignment to `state` also changes counts, so it is guarded, too.
     "state": "state",
     **{
         name: name
@@ -67,24 +67,24 @@ ATTRIBUTES: Final = {
 
 _TASKS = ("dependencies", "dependents", "waiters", "waiting_on")
 
-#: What no task of a core has that was given to it by a running scheduler
+#: Attributes that a task made while the core has the state never has; a read of others escapes
 _NEVER = ("annotations", "host_restrictions", "resource_restrictions", "worker_restrictions")
 
-#: In the place of a group while a task is made, which would count it there
+#: Replaces the group while a task is made, so that the group does not count the task
 _NO_GROUP: Any = SimpleNamespace(add=lambda task: None)
 
 
 class TaskViews:
-    """The tasks that somebody looks at.
+    """The task objects that a program has while the core has the state.
 
     Parameters
     ----------
     live : LiveCore
-        Who has them.
+        The core of the tasks.
     views : Views
         The groups.
     task_class : type
-        What a task is meanwhile.
+        Class of the objects meanwhile.
     """
 
     def __init__(self, live: LiveCore, views: Views, task_class: Any) -> None:
@@ -94,11 +94,11 @@ class TaskViews:
         self._payloads = LivePayloads(live)
         #: Metadata of tasks, which the core does not have, by text of their keys
         self.metadata: dict[str, Any] = {}
-        #: Those that somebody keeps, by text of their keys
+        #: Objects that a program still refers to, by text of their keys
         self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def task(self, text: str) -> Any:
-        """Find or make a task that there is."""
+        """Find or make the object of an existing task."""
         task: Any = self.known.get(text)
         if task is None:
             task = _made(self._live.texts.key(text), "released")
@@ -108,8 +108,8 @@ class TaskViews:
         return task
 
     def take(self, text: str, task: Any) -> None:
-        """Turn a task of Dask's, which the core has taken over, into a view of the core's."""
-        # Its collections go, too: tasks that refer to each other would stay until a collection.
+        """Turn one of Dask's tasks, which the core has imported, into a view."""
+        # Its collections are replaced, too: reference cycles of tasks would need the cyclic GC.
         metadata = task.metadata
         _make(task, task.key, "released")
         if metadata is not None:
@@ -118,24 +118,24 @@ class TaskViews:
         self.known[text] = task
 
     def collect_metadata(self) -> None:
-        """Note the metadata that programs have given to tasks meanwhile."""
+        """Keep the metadata that programs have set on tasks meanwhile."""
         for text, task in self.known.items():
             if task.metadata is not None:
                 self.metadata[text] = task.metadata
 
     def write_metadata(self, tasks: Mapping[Any, Any]) -> None:
-        """Give Dask's tasks, by their keys, the metadata that they had."""
+        """Restore the metadata of Dask's tasks, which are given by their keys."""
         for text, metadata in self.metadata.items():
             task = tasks.get(self._live.texts.key(text))
             if task is not None:
                 task.metadata = metadata
 
     def listed(self, texts: Iterable[str]) -> list[Any]:
-        """Find or make tasks."""
+        """Find or make the objects of existing tasks."""
         return [self.task(text) for text in texts]
 
     def forget(self, text: str) -> None:
-        """Have a task that is forgotten say so for good."""
+        """Turn the view of a forgotten task into a plain object in state ``forgotten``."""
         task = self.known.pop(text, None)
         if task is not None:
             task.__class__ = TaskState
@@ -143,17 +143,17 @@ class TaskViews:
             task.group = self._views.group_that_was(key_split_group(task.key), task.key)
 
     def release(self) -> None:
-        """Give all of them their own class back."""
+        """Restore the class of all objects."""
         for task in list(self.known.values()):
             task.__class__ = TaskState
 
     def read(self, task: Any, name: str) -> Any:
-        """Read an attribute of a task that there is.
+        """Read an attribute of an existing task.
 
         Raises
         ------
         KeyError
-            If it is forgotten.
+            If the task is forgotten.
         """
         text = self._live.texts.text(task.key)
         said = self._live.core.task_value(text, ATTRIBUTES[name])
@@ -162,7 +162,7 @@ class TaskViews:
         return None if said is None else self._meant(task, text, name, said)
 
     def _no_annotations(self, text: str) -> dict[str, Any] | None:
-        """Return what Dask's extension for spans leaves of no annotations."""
+        """Return the empty annotations of a task, as Dask's extension for spans leaves them."""
         live = self._live
         is_spanned = "spans" in live.scheduler.extensions
         has_spec = live.core.task_value(text, "run_spec") is not None
@@ -202,7 +202,7 @@ class TaskViews:
         return said
 
     def members(self, task: Any, name: str) -> list[Any]:
-        """List what a collection of a task has."""
+        """List the members of a collection of a task."""
         text = self._live.texts.text(task.key)
         said = self._live.core.task_value(text, name) or ()
         if name in _TASKS:
@@ -213,16 +213,17 @@ class TaskViews:
 
 
 class Tasks(dict[Any, Any]):
-    """What ``Scheduler.tasks`` is where a core may have the state: Dask's own, of this class.
+    """``Scheduler.tasks`` of a scheduler that may give its state to a core.
 
-    It becomes a `TasksOfCore` while a core has them, so who keeps it sees all that there is.
+    The class of the dictionary becomes `TasksOfCore` while a core has the tasks, so that a program
+    which keeps a reference to it sees all tasks.
 
     Parameters
     ----------
     live : LiveCore
-        Whose tasks.
+        The owner of the core.
     own : dict
-        The tasks that there are.
+        The existing tasks.
     """
 
     __slots__ = ("live",)
@@ -236,7 +237,7 @@ class Tasks(dict[Any, Any]):
 
 
 def tasks_of(live: LiveCore) -> Tasks:
-    """Give the tasks of a scheduler, from now on of a class that can be a core's."""
+    """Return the tasks of a scheduler as `Tasks`, which replaces its dictionary if necessary."""
     scheduler = live.scheduler
     if type(scheduler.tasks) is not Tasks:
         scheduler.tasks = Tasks(live, scheduler.tasks)
@@ -245,7 +246,7 @@ def tasks_of(live: LiveCore) -> Tasks:
 
 
 def _escaping(name: str) -> Any:
-    """Make a method that leaves the core first."""
+    """Make a method that escapes, then does as `dict`."""
     own = getattr(dict, name)
 
     def method(self: TasksOfCore, *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +257,7 @@ def _escaping(name: str) -> Any:
 
 
 class TasksOfCore(Tasks):
-    """`Tasks` while a core has them: which there are, and each as it is looked at."""
+    """`Tasks` while a core has them: keys are read from the core, objects are made on lookup."""
 
     __slots__ = ()
 
@@ -290,7 +291,7 @@ class TasksOfCore(Tasks):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
 
-    # Those of a dict, which another thread can copy at once while it changes.
+    # Views of a new dictionary, because another thread may copy them while tasks change.
 
     def keys(self) -> Any:
         def keys(_: object) -> Any:

@@ -1,4 +1,4 @@
-"""What a scheduler does every so often while the core has its state."""
+"""Periodic callbacks of a scheduler while the core has its state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Timers:
         def run_once() -> None:
             live = self._live
             if not live.core.has_any("replicated_tasks"):
-                # Whatever else its policies look at is there, or an escape.
+                # Other attributes that its policies read are answered or cause an escape.
                 upstream()
             elif isinstance(manager, ActiveMemoryManagerExtension) and only_reduces(manager):
                 with live.alone(), live.replicas_shown():

@@ -32,10 +32,10 @@ class Timeouts:
     Parameters
     ----------
     live : LiveCore
-        Whose core.
+        The owner of the core.
     monotonic_offset_s : float
-        What is to be added to times of the core for those that Dask has of such tasks, in seconds:
-        the core has all times of `time`.
+        Difference of `monotonic`, which Dask uses for such tasks, to the core's clock, `time`, in
+        seconds.
     """
 
     def __init__(self, live: LiveCore, monotonic_offset_s: float) -> None:
@@ -43,8 +43,8 @@ class Timeouts:
         self._offset_s = monotonic_offset_s
 
     def methods(self) -> dict[str, Callable[[Any], Any]]:
-        """Give, by name, what makes methods of a scheduler of those of its class."""
-        # What a class of its own does besides is not known here; an escape, if it comes to tasks.
+        """Return, by name, functions that make a replacement from the method of the class."""
+        # A subclass's method runs unchanged; an access of it to tasks causes an escape.
         if type(self._live.scheduler)._check_no_workers is not Scheduler._check_no_workers:
             return {}
         return {"_check_no_workers": self._method}
@@ -81,7 +81,7 @@ class Timeouts:
         unsatisfied, without_workers = live.call(handle, f"check-no-workers-timeout-{now_s}", now_s)
         if not unsatisfied and not without_workers:
             return
-        # Those that nobody wants any more are forgotten as the rest is sent.
+        # Before `send`, which releases the keys of tasks that no client wants any more.
         affected = set(map(live.texts.key, [*unsatisfied, *without_workers]))
         for text in unsatisfied:
             logger.error(

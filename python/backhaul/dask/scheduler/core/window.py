@@ -1,7 +1,7 @@
 """The in-flight window of each worker while the core has the state.
 
-What is expected, and how far a window opens, is what `backhaul.dask.scheduler.window` has learned,
-and it goes on with what is learned here.
+The window uses the expected durations and sizes of `backhaul.dask.scheduler.window`, and updates
+them, so that they are kept after an escape.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CoreWindow:
     live : LiveCore
         The core.
     window : InFlightWindow
-        What does so for the scheduler otherwise.
+        Fills the workers while Dask has the state.
     """
 
     def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
@@ -47,11 +47,11 @@ class CoreWindow:
 
     @property
     def upstream(self) -> InFlightWindow:
-        """What fills the workers of the scheduler otherwise."""
+        """The window that fills the workers while Dask has the state."""
         return self._window
 
     def limits(self, saturation: float) -> tuple[float, float, float, float, float]:
-        """Say how far a window opens, as `SchedulerStreams` takes it."""
+        """Return the limits of a window, in the order of `SchedulerStreams`."""
         limits = self._window.limits
         return (
             float(limits.seconds),

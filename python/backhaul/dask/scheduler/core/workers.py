@@ -1,10 +1,10 @@
-"""Workers that come, go, pause and go on while the core has the state.
+"""Membership of workers while the core has the state: workers that join, leave, pause or resume.
 
-Dask's own methods run, with all that they do besides: events, plugins, counts, streams. The core is
-told first, so that where they come to tasks there is nothing left for them to do; what they look at
-of workers is answered from the core (`guarded_classes`). A worker that the core has not been told
-of yet, as plugins hear of it before, is left out of it and of what is written when the state
-leaves.
+Dask's own methods run, with all their side effects: events, plugins, counts, streams. The core
+handles the change first, so that Dask's methods have no tasks left to handle; their reads of
+workers are answered from the core (`guarded_classes`). Plugins see a new worker before the core
+has it. Until the core has it, the worker takes no part in the core's decisions and is not exported
+with the state.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ logger = logging.getLogger("distributed.scheduler")
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
-    """What is lost with a worker: keys of tasks."""
+    """Keys of the tasks and results that are lost with a worker."""
 
     address: str
     stimulus_id: str
-    #: Those that have failed with it, and after how many workers
+    #: Tasks that fail because of this loss, each with the number of workers that died
     failed: list[tuple[Any, int]]
     processing: set[Any]
     computed: set[Any]
     scattered: set[Any]
 
     def event(self) -> dict[str, set[Any]]:
-        """Say it as Dask's event does."""
+        """Return the fields of Dask's event."""
         return {
             "processing-tasks": self.processing,
             "lost-computed-tasks": self.computed,
@@ -50,7 +50,7 @@ class _Losses:
         }
 
     def log(self) -> None:
-        """Say it in Dask's log."""
+        """Write the log lines that Dask writes."""
         for key, suspicious in self.failed:
             logger.error(
                 "Task %s marked as failed because %d workers died while trying to run it",
@@ -76,21 +76,21 @@ class _Losses:
 
 
 class Membership:
-    """Tells a core which workers there are.
+    """Adds workers to the core and removes them.
 
     Parameters
     ----------
     live : LiveCore
-        Whose core.
+        The owner of the core.
     guards : Guards
-        What changes the classes of workers.
+        Changes the classes of workers.
 
     Attributes
     ----------
     known : set of str
         Addresses of the workers that the core has.
     departed : dict of str to WorkerState
-        Those that left, by address, which failures of tasks may name.
+        Workers that left, by address; failures of tasks may refer to these.
     """
 
     def __init__(self, live: LiveCore, guards: Guards) -> None:
@@ -98,20 +98,20 @@ class Membership:
         self._guards = guards
         self.known: set[str] = set(live.scheduler.workers)
         self.departed: dict[str, Any] = {}
-        #: What Dask calls the coming of workers that are on their way, by their ids
+        #: Stimulus ids of workers that are joining, by the id of the worker
         self._stimuli: dict[str, str] = {}
-        #: What the event of a worker that leaves is to say, by address
+        #: Losses that the event of a worker that leaves reports, by address
         self._lost: dict[str, _Losses] = {}
 
     def strangers(self) -> list[Any]:
-        """List workers that Dask has and the core has not."""
+        """List the workers that Dask has and the core does not have."""
         workers = self._live.scheduler.workers.items()
         return [ws for address, ws in workers if address not in self.known]
 
-    # What takes the place of methods of the scheduler
+    # Replacements of methods of the scheduler
 
     def methods(self) -> dict[str, Callable[[Any], Any]]:
-        """Give, by name, what makes methods of a scheduler of those of its class."""
+        """Return, by name, functions that make a replacement from the method of the class."""
         return {
             "_refresh_no_workers_since": self._nothing_to_do,
             "add_resources": self._add_resources,
@@ -128,7 +128,7 @@ class Membership:
         live = self._live
 
         def method(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            # The core does it with each event.
+            # The core does this work with each event.
             return None if live.is_active else upstream(scheduler, *args, **kwargs)
 
         return method
@@ -137,7 +137,7 @@ class Membership:
         live = self._live
 
         def method(scheduler: Any, worker: str, resources: Any = None) -> Any:
-            # Of one that is yet to come the core hears with the rest of it.
+            # `add` reads the resources of a worker that is yet to join.
             if live.is_active and worker in self.known:
                 live.escape("add_resources")
             return upstream(scheduler, worker, resources)
@@ -165,7 +165,7 @@ class Membership:
                 self.add(ws)
                 if not live.is_active:
                     return upstream(scheduler, ws)
-            # Of one that goes on, the core has been told before.
+            # The core has handled the change of a worker that resumes.
             return {}
 
         return method
@@ -176,9 +176,9 @@ class Membership:
         async def method(scheduler: Any, comm: Any, worker: str) -> None:
             if live.is_active and worker in scheduler.workers:
                 if worker not in self.known:
-                    # It does not run yet.
+                    # The worker is not running yet.
                     self.add(scheduler.workers[worker])
-                # Once its stream has begun
+                # A later callback, because Dask's method below starts the stream
                 asyncio.get_running_loop().call_soon(self._share_stream, worker)
             await upstream(scheduler, comm, worker)
 
@@ -207,7 +207,7 @@ class Membership:
                 losses = self._lost.get(worker) if isinstance(worker, str) else None
                 if losses is not None:
                     msg.update(losses.event())
-                    # The first of the two events, before which Dask logs what there is.
+                    # This is the first of two events; Dask logs the losses before it.
                     if topic == worker:
                         losses.log()
             upstream(scheduler, topic, msg)
@@ -238,10 +238,10 @@ class Membership:
 
         return method
 
-    # What takes the place of handlers
+    # Replacement of a handler
 
     def register_worker(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of workers that come."""
+        """Make the handler that registers a worker; it notes the stimulus id for `add`."""
 
         @functools.wraps(upstream)
         async def handle(comm: Any, *, server_id: str, stimulus_id: str, **more: Any) -> Any:
@@ -253,10 +253,10 @@ class Membership:
 
         return handle
 
-    # What the core is told
+    # Changes of the core
 
     def add(self, ws: Any) -> None:
-        """Tell the core of a worker that Dask has; tasks may be sent to it at once."""
+        """Add a worker that Dask has to the core, which may immediately send it tasks."""
         live = self._live
         if not are_amounts(ws.resources):
             live.escape("resources that are no numbers")
@@ -288,8 +288,8 @@ class Membership:
         live.send()
 
     def remove(self, address: str, stimulus_id: str, *, expected: bool) -> None:
-        """Tell the core of a worker that goes, before Dask takes it out."""
-        # The engine gives it no more, and takes nothing from it, while that is told.
+        """Remove a worker that leaves from the core, before Dask removes it."""
+        # Meanwhile the engine thread sends nothing to the worker and handles none of its messages.
         with self._live.alone():
             self._remove(address, stimulus_id, expected=expected)
 
@@ -306,16 +306,16 @@ class Membership:
             handle = live.core.handle_worker_lost
             live.call(handle, stimulus_id, time(), address, expected)
         except Exception:
-            # That was an escape. Dask goes on with what the core has left undone.
+            # The failure was an escape. Dask does the work that the core has left undone.
             self._lost.pop(address)
             return
-        # Before failures name it: Dask's own names what is left of it.
+        # Before failures refer to the worker: Dask's failures show the object's final values.
         self._guards.release_one(ws)
         ws._occupancy_cache = occupancy_s
         live.send()
 
     def _losses(self, ws: Any, stimulus_id: str, *, expected: bool) -> _Losses:
-        """Find what is lost with a worker."""
+        """Collect the tasks and results that are lost with a worker."""
         live = self._live
         core, key_of = live.core, live.texts.key
         processing = core.keys_in("processing", ws.address)
@@ -342,7 +342,7 @@ class Membership:
         )
 
     def _share_stream(self, worker: str) -> None:
-        """Have the engine handle the stream of a worker that has come."""
+        """Hand the stream of a worker that has joined to the engine."""
         live = self._live
         if not live.is_active or live.streams is None or worker not in self.known:
             return

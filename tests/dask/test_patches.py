@@ -115,6 +115,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     assert names() == {
         "BatchedSend.start",
         "Expr.__dask_graph__",
+        "P2PRechunkLayer._construct_graph",
         "Security._get_tls_context",
         "SpillBuffer.__contains__",
         "SpillBuffer.__delitem__",

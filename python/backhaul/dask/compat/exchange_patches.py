@@ -16,6 +16,7 @@ __all__ = [
     "GRAPHS_WITH_CLUSTER",
     "HASH_JOIN",
     "P2P_SHUFFLE",
+    "RECHUNK",
 ]
 
 #: Graphs whose scheduler is noted: `backhaul.dask.exchange.cluster` looks at its workers
@@ -70,5 +71,19 @@ P2P_SHUFFLE: Final = InstancePatch(
     read=("P2PShuffle", *_P2P_READ),
 )
 
+#: The graph of a rechunk by P2P: `backhaul.dask.exchange.arrays` uses these functions of Dask
+RECHUNK: Final = InstancePatch(
+    shown="P2PRechunkLayer._construct_graph",
+    without="arrays are rechunked by P2P",
+    attribute="_construct_graph",
+    read=("P2PRechunkLayer", "concatenate3", "old_to_new"),
+)
+
 #: All of them
-EXCHANGE_PATCHES: Final = (GRAPHS_WITH_CLUSTER, EXCHANGE_INFORMATION, HASH_JOIN, P2P_SHUFFLE)
+EXCHANGE_PATCHES: Final = (
+    GRAPHS_WITH_CLUSTER,
+    EXCHANGE_INFORMATION,
+    HASH_JOIN,
+    P2P_SHUFFLE,
+    RECHUNK,
+)

@@ -68,6 +68,8 @@ NAMES: Final[dict[str, str]] = {
     "Tuple": "dask._task_spec:Tuple",
     "parse_input": "dask._task_spec:parse_input",
     "validate_key": "dask.core:validate_key",
+    "concatenate3": "dask.array.core:concatenate3",
+    "old_to_new": "dask.array.rechunk:old_to_new",
     "Fused": "dask.dataframe.dask_expr._expr:Fused",
     "HashJoinP2P": "dask.dataframe.dask_expr._merge:HashJoinP2P",
     "create_assign_index_merge_transfer": (
@@ -171,6 +173,7 @@ NAMES: Final[dict[str, str]] = {
     "input_partition_column": "distributed.shuffle._arrow:_INPUT_PARTITION_ID_COLUMN",
     "merge_unpack": "distributed.shuffle._merge:merge_unpack",
     "ShuffleSchedulerPlugin": "distributed.shuffle._scheduler_plugin:ShuffleSchedulerPlugin",
+    "P2PRechunkLayer": "distributed.shuffle._rechunk:P2PRechunkLayer",
     "DataFrameShuffleRun": "distributed.shuffle._shuffle:DataFrameShuffleRun",
     "split_by_partition": "distributed.shuffle._shuffle:split_by_partition",
     "split_by_worker": "distributed.shuffle._shuffle:split_by_worker",

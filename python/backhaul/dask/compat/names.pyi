@@ -22,6 +22,8 @@ from dask._task_spec import Task as Task
 from dask._task_spec import TaskRef as TaskRef
 from dask._task_spec import Tuple as Tuple
 from dask._task_spec import parse_input as parse_input
+from dask.array.core import concatenate3 as concatenate3
+from dask.array.rechunk import old_to_new as old_to_new
 from dask.core import validate_key as validate_key
 from dask.dataframe.dask_expr._expr import Fused as Fused
 from dask.dataframe.dask_expr._merge import HashJoinP2P as HashJoinP2P
@@ -125,6 +127,7 @@ from distributed.scheduler import _task_slots_available as task_slots_available
 from distributed.shuffle._arrow import _INPUT_PARTITION_ID_COLUMN as input_partition_column
 from distributed.shuffle._arrow import convert_shards as convert_shards
 from distributed.shuffle._merge import merge_unpack as merge_unpack
+from distributed.shuffle._rechunk import P2PRechunkLayer as P2PRechunkLayer
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin as ShuffleSchedulerPlugin
 from distributed.shuffle._shuffle import DataFrameShuffleRun as DataFrameShuffleRun
 from distributed.shuffle._shuffle import split_by_partition as split_by_partition
@@ -200,6 +203,7 @@ __all__ = [
     "by_value_modules",
     "client_wait",
     "comm_utils",
+    "concatenate3",
     "cull_graph",
     "dask_order",
     "input_partition_column",
@@ -208,6 +212,7 @@ __all__ = [
     "is_msgpack_serializable",
     "is_numeric_cast_type",
     "materialize_graph",
+    "old_to_new",
     "pool_thread_state",
     "pool_worker",
     "processes_and_threads",

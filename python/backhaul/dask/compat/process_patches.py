@@ -456,6 +456,13 @@ PATCHES: tuple[Patch, ...] = (
         replace="exchange.cluster.with_exchange",
         read=("Expr.__dask_graph__",),
     ),
+    Patch(
+        switch="exchange",
+        owner="P2PRechunkLayer",
+        name="_construct_graph",
+        replace="exchange.cluster.with_direct_chunks",
+        read=("P2PRechunkLayer",),
+    ),
     # The worker from which results are fetched first
     Patch(
         switch="placement.nearest-first",

@@ -25,7 +25,13 @@ from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_W
 from backhaul.dask.compat.operations import UPDATE_GRAPH
 from backhaul.dask.config.settings import Settings, switched_on
 
-__all__ = ["ClusterView", "install_for_scheduler", "install_for_worker", "with_exchange"]
+__all__ = [
+    "ClusterView",
+    "install_for_scheduler",
+    "install_for_worker",
+    "with_direct_chunks",
+    "with_exchange",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +147,21 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return tasks
 
     return __dask_graph__
+
+
+def with_direct_chunks(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make a `P2PRechunkLayer._construct_graph` without P2P where the workers share memory."""
+
+    def _construct_graph(self: Any) -> Any:
+        noted = _scheduler.get()
+        if noted is None or not switched_on(SWITCH):
+            return original(self)
+        # It imports dask.array, which most processes do without.
+        arrays = importlib.import_module("backhaul.dask.exchange.arrays")
+        graph = arrays.direct_graph(self, _look(*noted))
+        return original(self) if graph is None else graph
+
+    return _construct_graph
 
 
 #: Classes that `backhaul.dask.exchange.graphs` makes tasks for

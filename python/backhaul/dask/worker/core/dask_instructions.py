@@ -1,4 +1,4 @@
-"""What a state machine in Rust wants to be done, as instructions of Dask's."""
+"""Conversion of the instructions of a state machine in Rust to Dask's instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["finished_message", "made"]
 
 
 class _Ended:
-    """What Dask reads of a task whose run has ended, to say so."""
+    """The attributes of an ended task that Dask reads to report its end."""
 
     __slots__ = (
         "exception",

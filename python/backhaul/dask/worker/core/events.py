@@ -11,10 +11,10 @@ from backhaul.dask.resource_pools.requests import ANNOTATION
 
 __all__ = ["LOGGED", "Told", "handle", "handle_computed", "is_odd"]
 
-#: What the worker is to do, as `WorkerCore` says it
+#: Instructions for the worker, in the form of `WorkerCore`
 Told: TypeAlias = list[tuple[Any, ...]]
 
-#: Of the message that asks for a task, but for what is to be run
+#: Fields of the ``compute-task`` message, without those of the run spec
 LOGGED: Final = (
     "stimulus_id",
     "key",
@@ -30,33 +30,33 @@ LOGGED: Final = (
 
 
 def handle(core: WorkerCore, event: Any, handled_s: float) -> Told | None:
-    """Have a state machine handle an event.
+    """Handle an event in a core.
 
     Parameters
     ----------
     core : WorkerCore
-        Its state.
+        The state.
     event : StateMachineEvent
-        Of Dask's. It may be changed, as Dask changes it.
+        An event of Dask. It may be changed, as Dask changes it.
     handled_s : float
-        When it is handled, in seconds since 1970.
+        Time of handling, in seconds since 1970.
 
     Returns
     -------
     list of tuple or None
-        What the worker is to do; None, and nothing was done, if it is Dask's to handle.
+        The instructions for the worker; None, without any effect, if Dask has to handle the event.
     """
     handler = _HANDLERS.get(type(event))
     return None if handler is None else handler(core, event, handled_s)
 
 
 def handle_computed(core: WorkerCore, message: dict[str, Any]) -> Told | None:
-    """Have it handle that there is a task, as the scheduler's message has it; as `handle`."""
+    """Handle a ``compute-task`` message of the scheduler in a core; as `handle`."""
     return None if is_odd(message) else core.compute(message)
 
 
 def is_odd(message: dict[str, Any]) -> bool:
-    """Tell whether a task asks for something by its annotations, which Python looks after."""
+    """Tell whether a task requests resources by its annotations, which needs Python."""
     annotations = message["annotations"]
     return bool(annotations) and ANNOTATION in annotations
 
@@ -121,7 +121,7 @@ def _unpause(core: WorkerCore, event: Any, handled_s: float) -> Told:
 
 
 def _scattered(core: WorkerCore, event: Any, handled_s: float) -> Told | None:
-    # What is logged has no values.
+    # The logged form has no values.
     return core.scattered(event.to_loggable(handled=handled_s), event.data)
 
 

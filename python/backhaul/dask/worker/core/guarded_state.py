@@ -1,7 +1,7 @@
-"""What is seen of a worker's state machine while Rust has its state.
+"""Guarded classes of a worker's state machine, and of its collections, while Rust has the state.
 
-The class of a state machine then, and of its dictionary of tasks: what can be told without the
-state is, and for anything else Python takes it over first.
+The core answers reads of counts and of single tasks; any other access exports the state to Python
+first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, caught_up_
 
 __all__ = ["CoreTasks", "LinesBehind", "LogBehind", "Owner", "behind_class", "ready_count"]
 
-#: Attributes for which Python takes over
+#: Attributes whose reads export the state to Python
 _LOOKS: Final = (
     "waiting",
     "has_what",
@@ -32,40 +32,40 @@ _LOOKS: Final = (
     "long_running",
 )
 
-#: Properties of Dask's that are numbers
+#: Properties of Dask's class that are numbers
 _COUNTS: Final = ("executing_count", "in_flight_tasks_count", "transfer_incoming_count")
 
 
 class Owner(Protocol):
-    """Who has the state change hands."""
+    """The object that moves the state between Rust and Python."""
 
     core: WorkerCore | None
 
     @property
     def lock(self) -> Any:
-        """What whoever has the state do anything holds."""
+        """The lock of the state."""
 
     def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
-        """Handle events, as far as they are Rust's."""
+        """Handle events in Rust up to the first that Python has to handle."""
 
     def give_back(self) -> None:
-        """Have Python take over."""
+        """Export the state to Python."""
 
     def catch_up(self) -> None:
-        """Have the state hear of what has ended, for somebody who is about to look."""
+        """Report ended tasks to the state, before a read of it."""
 
     def give_up(self) -> None:
-        """Do both, for somebody who looks at what Rust does not tell."""
+        """Catch up, then export the state, before a read that the core does not answer."""
 
     def task(self, key: Any) -> Any:
-        """Give a task, or a view of it; None if there is none."""
+        """Return a task, or a view of it; None if there is none."""
 
     def knows(self, key: Any) -> bool:
         """Tell whether there is a task of a key."""
 
 
 def ready_count(state: WorkerStateMachine) -> int:
-    """Tell how many tasks wait for a thread, whoever has the state."""
+    """Return the number of tasks that wait for a thread, from Rust or Python."""
     count: int | None = getattr(state, "ready_count", None)
     return len(state.ready) if count is None else count
 
@@ -76,9 +76,9 @@ def behind_class(kind: type, owner: Owner) -> type:
     Parameters
     ----------
     kind : type
-        Its class otherwise.
+        Its class while Python has the state.
     owner : Owner
-        Who has it change hands.
+        Moves the state.
     """
 
     def handle_stimulus(self: Any, *stims: Any) -> list[Any]:
@@ -154,14 +154,14 @@ def _task_counter(owner: Owner) -> property:
 
 
 class LogBehind(KeptLog):
-    """A log while Rust has the state: who looks has Python take over."""
+    """A log while Rust has the state: a read exports the state to Python."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
 
 class LinesBehind(LogBehind):
-    """The log of transitions, to which others add lines: Rust adds them."""
+    """The log of transitions while Rust has the state: Rust keeps the lines that others append."""
 
     __slots__ = ()
     __hash__ = None
@@ -177,7 +177,7 @@ class LinesBehind(LogBehind):
 
 
 class CoreTasks(KeptTasks):
-    """`KeptTasks` while Rust has the state: single tasks are shown; for all Python takes over."""
+    """`KeptTasks` while Rust has the state: a read of more than a single task exports the state."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

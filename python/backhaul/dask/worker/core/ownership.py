@@ -1,9 +1,9 @@
-"""Who has a worker's state, Rust or Python: Rust while nobody looks, and while it is plain.
+"""Ownership of a worker's state: Rust has it while the state is plain and no program reads it.
 
-While Rust has it, the state machine is of a class of its own, with the slots of Dask's, whose
-attributes have Python take over when somebody looks, but for those that can be told without. Then
-the class is Dask's again, and all is there. Rust takes over when nothing is under way, and nobody
-has looked for a while.
+While Rust has the state, the state machine has a guarded class with the slots of Dask's class. The
+core answers some attributes; a read of any other exports the state to Python first, and the state
+machine has Dask's class again. Rust imports the state when no task is under way, and no program has
+read it for a while.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from backhaul.dask.worker.state_lock import ShortOfTime, is_amid
 
 __all__ = ["Keeper", "keeper_for"]
 
-#: How long Python keeps the state once somebody has looked, and at most if that goes on
+#: How long Python keeps the state after a read, in seconds: at first, and at most after many reads
 _REST_S: Final = 0.25
 _REST_MAX_S: Final = 30.0
 
-#: Most tasks that Rust has or takes over: a program that looks waits for all of them, some 30 us
-#: for each
+#: Most tasks in Rust: a read that exports the state waits some 30 us for each
 _TASKS_MAX: Final = 100_000
 
-#: How long Python keeps the state, for each second that the changes before took: so that they take
-#: no more than a twentieth of the time
+#: Shortest time that Python keeps the state, relative to the time of the last import and export, so
+#: that these take at most a twentieth of the time
 _REST_PER_CHANGE: Final = 19.0
 
-#: What others may have kept
+#: Attributes to whose objects a program may have references
 _KEPT: Final = ("tasks", "log", "stimulus_log")
 
-#: States of tasks with which Rust may take over: nothing is under way
+#: States of tasks that allow an import: no task is under way
 _AT_REST: Final = frozenset({"memory", "released", "error"})
 
 
 class Keeper:
-    """Has the state of one worker's state machine change hands.
+    """Moves the state of one worker's state machine between Python and Rust.
 
     Parameters
     ----------
     state : distributed.worker_state_machine.WorkerState
-        Of Dask's class, or ours with slots. Its tasks are `KeptTasks`.
+        Of Dask's class, or of Backhaul's class with slots. Its tasks are `KeptTasks`.
     lock : threading.RLock
-        Held by whoever has the state machine do anything.
+        Held by any thread that calls the state machine.
     rests : bool, default True
-        Whether Rust takes over only when nothing is under way and nobody has looked for a while.
+        Whether Rust imports the state only if no task is under way and no program has read the
+        state for a while.
     is_amid : callable, optional
-        Tells whether this thread has a lock that one may wait for which has the other.
+        Tells whether this thread has another lock, for which the owner of `lock` may wait.
 
     Attributes
     ----------
@@ -92,7 +92,8 @@ class Keeper:
         self._rests = rests
         self._kind: Any = type(state)
         self._behind = behind_class(self._kind, self)
-        #: What others may have kept, with its class while Rust has the state, and otherwise
+        #: Objects that a program may refer to; the class of each while Rust has the state, then that
+        #: while Python has it
         self._kept: list[tuple[Any, type, type]] = [
             (state.tasks, CoreTasks, KeptTasks),
             (state.log, LinesBehind, KeptLog),
@@ -104,13 +105,13 @@ class Keeper:
         self._change_s = 0.0
         self._not_before_s = 0.0
         self._is_giving = False
-        #: Tells the state of what has ended, as far as any thread may
+        #: Reports ended tasks to the state, as far as any thread may
         self.hear: Callable[[], object] = _nothing
         self._is_amid = is_amid
 
     @property
     def lock(self) -> Any:
-        """The lock, to be taken by `with`, which raises `RuntimeError` where it would not end."""
+        """The lock, for `with`, which raises `RuntimeError` instead of a deadlock."""
         lock, is_amid = self._lock, self._is_amid
         if is_amid is None or is_owned(lock) or not is_amid():
             return lock
@@ -119,7 +120,7 @@ class Keeper:
     # Called with the lock
 
     def take_over(self) -> bool:
-        """Have Rust go on with the state, if that may be; tells whether Rust has it."""
+        """Import the state into Rust if possible; tell whether Rust has it."""
         if self.core is not None:
             return True
         began_s = monotonic()
@@ -136,12 +137,11 @@ class Keeper:
         try:
             state_transfer.take_from_python(core, self._state)
         except (LookupError, OverflowError, RuntimeError, TypeError, ValueError):
-            # Something is referred to that is not there, or a size is no whole number, which Dask
-            # does not mind.
+            # Dask accepts references to missing objects, and sizes that are no integers.
             self._not_before_s = monotonic() + _REST_MAX_S
             return False
         self._change_s = monotonic() - began_s
-        # From here on who looks waits for the lock.
+        # From here on a read waits for the lock.
         self.core = core
         self._state.__class__ = self._behind
         for kept, behind, _ in self._kept:
@@ -153,7 +153,7 @@ class Keeper:
         state = self._state
         if (
             type(state) is not self._kind
-            # Somebody has replaced some of it.
+            # A program has replaced one of these objects.
             or any(
                 getattr(state, name) is not kept
                 for name, (kept, _, _) in zip(_KEPT, self._kept, strict=True)
@@ -208,13 +208,13 @@ class Keeper:
         }
 
     def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
-        """Handle events, as far as they are Rust's.
+        """Handle events in Rust up to the first that Python has to handle.
 
         Returns
         -------
         tuple of list of tuple and int
-            What the worker is to do, and how many events were handled. If those were not all,
-            Python has the state, to handle the rest.
+            The instructions for the worker, and the number of events that were handled. If events
+            are left, Python has the state, to handle those.
         """
         told: Told = []
         handled_s = time()
@@ -230,23 +230,24 @@ class Keeper:
     def live_through(
         self, message: dict[str, Any], done: tuple[Any, ...], *, is_unwatched: bool = False
     ) -> tuple[bool | None, Told] | None:
-        """Handle that there is a task, and that it has ended well, of which the scheduler knows.
+        """Handle both the arrival and the success of a task that the scheduler knows to have ended.
 
         Parameters
         ----------
         message : dict
-            The scheduler's, without ``op``. It is Rust's from now on.
+            The scheduler's message, without ``op``. Rust owns it from now on.
         done : tuple
             Value, bytes, class or None, start and stop in seconds, id of the event.
         is_unwatched : bool, default False
-            Whether it is known that nobody takes part in steps: see `is_watched`.
+            Whether the caller has checked that `is_watched` is false.
 
         Returns
         -------
         tuple of bool or None and list of tuple, or None
-            Whether it has ended, which it has not if it is to wait; None if it runs, and Python has
-            the state since its value was stored, to be told of the end. And what the worker is to
-            do. None, and nothing was done, if Rust does not have the state, or it is Python's.
+            Whether the task has ended; False if it waits; None if it is executing and a read during
+            the store of its value has exported the state, so that Python has to handle the success.
+            And the instructions for the worker. None alone, without any effect, if Python has to
+            handle the task.
         """
         core = self.core
         if core is None or (not is_unwatched and self.is_watched()) or is_odd(message):
@@ -259,7 +260,7 @@ class Keeper:
             raise self._as_theirs(error) from None
 
     def free(self, keys: Any, stimulus_id: str, *, is_unwatched: bool = False) -> Told | None:
-        """Handle that the scheduler frees results; None, and nothing was done, as above."""
+        """Handle freed results; None, without any effect, if Python has to do that."""
         core = self.core
         if core is None or (not is_unwatched and self.is_watched()):
             return None
@@ -276,7 +277,7 @@ class Keeper:
             raise self._as_theirs(error) from None
 
     def _as_theirs(self, error: Exception) -> Exception:
-        """Make Dask's own error of what Rust raises in its place."""
+        """Convert an error of Rust to the one that Dask raises."""
         self.give_back()
         if isinstance(error, AssertionError) or not error.args:
             return error
@@ -285,7 +286,7 @@ class Keeper:
                 story = self._state.story(key)
                 return instructions.InvalidTransition(key, start, finish, story)
             case ("no-task", key):
-                # A run has ended of a task that there is not.
+                # The ended task does not exist.
                 return AssertionError(self._state.story(key))
             case ("replica-in-use", key, dependent):
                 state = self._state.tasks[dependent].state
@@ -299,33 +300,35 @@ class Keeper:
             self.give_back()
 
     def is_watched(self) -> bool:
-        """Tell whether somebody takes part in steps, which are Python's then.
+        """Tell whether transitions need Python.
 
-        Who validates them or hears of them, or says by how fast links are whom to ask for data.
+        They do if they are validated, if a plugin is notified of them, or if the costs of links
+        decide which worker is asked for data.
         """
         return not nobody_looks_on(self._state) or knows_links(self._state.address)
 
     # Called by any thread
 
     def catch_up(self) -> None:
-        """Have the state hear of what threads have ended, for somebody who is about to look.
+        """Report tasks that threads have ended to the state, before a read of it.
 
-        Not if that is being done, or the event loop is at work on what comes before.
+        Nothing is reported while another thread does so, or while the event loop handles earlier
+        events.
         """
         self.hear()
 
     def give_up(self) -> None:
-        """Catch up, and have Python go on with the state: somebody looks."""
+        """Catch up, then export the state to Python, because a program reads it."""
         self.hear()
         self.give_back()
 
     def give_back(self) -> None:
-        """Have Python go on with the state; as good as nothing if it has it.
+        """Export the state to Python; no effect if Python has it.
 
         Raises
         ------
         RuntimeError
-            If an event is at work on the state, and what it runs looks at it; nothing has changed.
+            If code that an event runs reads the state during the event; nothing has changed.
         """
         with self.lock:
             core = self.core
@@ -335,7 +338,7 @@ class Keeper:
             began_s = monotonic()
             try:
                 state_transfer.give_to_python(core, self._state)
-                # Whoever has looked meanwhile waits for the lock, and finds all of it.
+                # A thread that reads meanwhile waits for the lock, and finds the whole state.
                 self._state.__class__ = self._kind
                 for kept, _, otherwise in self._kept:
                     kept.__class__ = otherwise
@@ -344,14 +347,14 @@ class Keeper:
                 self._is_giving = False
             if self._rests:
                 now_s = monotonic()
-                # Whoever looks again and again pays for it once.
+                # After repeated reads Python keeps the state longer, to save conversions.
                 looked_lately = now_s < self._not_before_s + 2 * self._rest_s
                 self._rest_s = min(2 * self._rest_s, _REST_MAX_S) if looked_lately else _REST_S
                 change_s = self._change_s + now_s - began_s
                 self._not_before_s = now_s + max(self._rest_s, _REST_PER_CHANGE * change_s)
 
     def task(self, key: Any) -> Any:
-        """Give a task, or a view of it; None if there is none."""
+        """Return a task, or a view of it; None if there is none."""
         with self.lock:
             core = self.core
             if core is None:
@@ -359,7 +362,7 @@ class Keeper:
             return core.view_of(key, self._view)
 
     def first_ready(self, most: int) -> list[Any]:
-        """Give views of the tasks that get a thread next, in order; Rust has the state."""
+        """Return views of the next tasks for threads, in order; Rust has the state."""
         with self.lock:
             core = self.core
             return [] if core is None else [self.task(key) for key in core.first_ready(most)]
@@ -368,7 +371,7 @@ class Keeper:
         return new_view(self, key)
 
     def bytes_of(self, key: Any) -> int:
-        """Say how large a result is, in bytes, as Dask says it."""
+        """Return the size of a result in bytes, as Dask reports it."""
         with self.lock:
             if self.core is None:
                 task: Any = known_task(self._state, key)
@@ -376,11 +379,11 @@ class Keeper:
             try:
                 return self.core.task_attribute(key, "nbytes") or 0
             except KeyError:
-                # Its data is there, and it is gone.
+                # The data still exists, but the task does not.
                 return 0
 
     def has_missing(self) -> bool:
-        """Tell whether results are to be fetched, or are nowhere."""
+        """Tell whether results have to be fetched, or have no known replica."""
         with self.lock:
             core = self.core
             if core is None:
@@ -396,7 +399,7 @@ class Keeper:
 
 
 def keeper_for(worker: Worker, line: Any) -> Keeper | None:
-    """Make who has a worker's state change hands; None if it stays with Python.
+    """Make the `Keeper` of a worker's state; None if Python always has it.
 
     Parameters
     ----------
@@ -409,7 +412,7 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
     if (
         not switched_on("hot-path.worker-core")
         or type(state) not in (WorkerStateMachine, SlottedWorkerState)
-        # Another part of the program may have kept a plain one.
+        # A program may refer to a plain dictionary or log that was there before.
         or type(state.tasks) is not KeptTasks
         or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
         or not WORKER_CORE.fits(state)
@@ -426,4 +429,4 @@ def _error_of(error: BaseException) -> tuple[Any, ...]:
 
 
 def _nothing() -> None:
-    """Stand for nobody who has anything to tell."""
+    """Do nothing: default of `Keeper.hear`."""

@@ -48,7 +48,7 @@ _PLAIN: Final = (
 )
 _LINKS: Final = ("dependencies", "dependents", "waiting_for_data", "waiters")
 _ERROR: Final = ("exception", "traceback", "exception_text", "traceback_text")
-#: What has tasks, or is of them
+#: Attributes that contain tasks, or depend on them
 _CONTAINERS: Final = (
     "ready",
     "data_needed",
@@ -70,17 +70,17 @@ _SETS_BY_FLAG: Final = (
 
 
 def give_to_python(core: WorkerCore, state: WorkerStateMachine) -> None:
-    """Have Python's state machine go on with what one in Rust has.
+    """Export the state of a state machine in Rust to Python's.
 
-    Nobody sees it before the caller changes the class of the state machine: what is written here
-    goes by that of Dask's.
+    The caller changes the class of the state machine afterwards; until then no other thread reads
+    the exported state. This function writes attributes by the descriptors of Dask's class.
 
     Parameters
     ----------
     core : WorkerCore
-        Is of no use afterwards.
+        The state; unusable afterwards.
     state : distributed.worker_state_machine.WorkerState
-        All that belongs to tasks is empty.
+        A state machine without tasks.
 
     Raises
     ------
@@ -191,14 +191,14 @@ def counted(core: WorkerCore, counter: TaskCounter) -> TaskCounter:
 
 
 def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
-    """Have a state machine in Rust know what Python's has, which keeps it until `let_go`.
+    """Import the state of Python's state machine, which keeps its state until `let_go`.
 
     Parameters
     ----------
     core : WorkerCore
-        New.
+        A new core.
     state : distributed.worker_state_machine.WorkerState
-        Of Dask's class. No task of it asks for resources or is an actor's.
+        Of Dask's class. None of its tasks requests resources or belongs to an actor.
 
     Raises
     ------
@@ -224,16 +224,16 @@ def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
 
 
 def let_go(core: WorkerCore, state: WorkerStateMachine, holder: Holder) -> None:
-    """Have Python's state machine forget what one in Rust has, its tasks be views.
+    """Clear the state of Python's state machine after an import, and turn its tasks into views.
 
     Parameters
     ----------
     core : WorkerCore
-        Has it.
+        Has the state.
     state : distributed.worker_state_machine.WorkerState
-        Of the class that it has while Rust has its state.
+        The state machine, of its guarded class.
     holder : Holder
-        Who has it change hands.
+        Moves the state.
     """
     tasks = own(state, "tasks")
     for key, ts in dict.items(tasks):

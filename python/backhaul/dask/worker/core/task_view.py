@@ -1,9 +1,9 @@
-"""A task of a state machine in Rust, as Dask's `TaskState` for whoever looks at one.
+"""View of a task of a state machine in Rust, as Dask's `TaskState`.
 
-A view is a `TaskState` whose class is `CoreTask` for as long as Rust has the state: its attributes
-are then looked up when they are asked for. When Python takes over its class is Dask's again, and it
-is the task there; when Rust takes over, Python's tasks become views. So a task is one object all
-the time, wherever somebody has kept it.
+A view is a `TaskState` whose class is `CoreTask` while Rust has the state: a read of an attribute
+gets the value from the core. The export to Python gives the object Dask's class again and fills it;
+the import into Rust turns Python's tasks into views. So a task is always the same object, and
+references to it stay valid.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ _OTHERS: Final = (*_OF_RUST, *_LINKS, *_OF_PYTHON, "startstops")
 
 
 class Holder(Protocol):
-    """Who has the state change hands."""
+    """The object that moves the state between Rust and Python."""
 
     core: WorkerCore | None
 
     @property
     def lock(self) -> Any:
-        """What whoever has the state do anything holds."""
+        """The lock of the state."""
 
     def give_back(self) -> None:
-        """Have Python take over."""
+        """Export the state to Python."""
 
     def task(self, key: Any) -> Any:
-        """Give a task, or a view of it; None if there is none."""
+        """Return a task, or a view of it; None if there is none."""
 
 
 class CoreTask(WorkerTaskState):
@@ -142,7 +142,7 @@ class _Times(list[Any]):
 
 
 def new_view(holder: Holder, key: Any) -> Any:
-    """Make the view of a task that nobody has asked for yet."""
+    """Make the view of a task that has none yet."""
     view: Any = object.__new__(CoreTask)
     view.key = key
     view.start_time = view.stop_time = None
@@ -167,18 +167,18 @@ def become_task(view: Any) -> None:
 
 
 def forgotten(view: Any) -> None:
-    """Have a view stand for a task that is not known any more, as one of Python's does."""
+    """Turn the view of a forgotten task into a plain object in state ``forgotten``."""
     become_task(view)
     view.state = "forgotten"
 
 
 def taken_over(view: Any) -> Any:
-    """Have Python take over, and give the task there."""
+    """Export the state to Python, and return the task there."""
     holder = _holder_of(view)
     if holder is not None:
         holder.give_back()
         if type(view) is CoreTask:
-            # It has been left by a state that is gone.
+            # The state that had this task is gone.
             forgotten(view)
     return view
 

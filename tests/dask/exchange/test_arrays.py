@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -199,3 +200,24 @@ def test_what_is_too_large_is_left_to_p2p(
     assert direct == [False]
     expected = np.arange(1200.0).reshape(40, 30)
     np.testing.assert_array_equal(np.concatenate(found, axis=1), expected)
+
+
+def cuts(random: np.random.Generator, size: int) -> tuple[int, ...]:
+    """Cut an axis at random places, some of them twice."""
+    places = sorted(random.integers(0, size + 1, random.integers(0, 6)).tolist())
+    return tuple(stop - start for start, stop in itertools.pairwise([0, *places, size]))
+
+
+def test_random_rechunks_are_equal(client: Client, direct: list[bool]) -> None:
+    random = np.random.default_rng(46)
+    for _ in range(40):
+        shape = tuple(random.integers(1, 20, random.integers(1, 5)).tolist())
+        values = random.random(shape)
+        chunks = [tuple(cuts(random, size) for size in shape) for _ in range(3)]
+        array = da.from_array(values, chunks=chunks[0], name=False)
+        result = rechunked(rechunked(array, chunks[1]), chunks[2])
+        wanted = tuple(slice(int(random.integers(0, size)), None) for size in shape)
+        np.testing.assert_array_equal(result[wanted].compute(), values[wanted])
+        np.testing.assert_array_equal(result.compute(), values)
+    assert len(direct) > 40
+    assert all(direct)

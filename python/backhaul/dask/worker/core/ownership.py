@@ -92,8 +92,8 @@ class Keeper:
         self._rests = rests
         self._kind: Any = type(state)
         self._behind = behind_class(self._kind, self)
-        #: Objects that a program may refer to; the class of each while Rust has the state, then that
-        #: while Python has it
+        #: Objects that a program may refer to, with the class of each while Rust has the state, and
+        #: the class while Python has it
         self._kept: list[tuple[Any, type, type]] = [
             (state.tasks, CoreTasks, KeptTasks),
             (state.log, LinesBehind, KeptLog),

@@ -11,7 +11,6 @@ made it. Messages gather in two cases, both of which end without an event:
 The scheme of the second is that of interrupt moderation in network drivers.
 Messages that only release something wake no peer alone: they ride with the next message, if
 one comes within `_RIDE_S`.
-one comes within `_RIDE_S`.
 """
 
 from __future__ import annotations

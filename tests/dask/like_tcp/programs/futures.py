@@ -126,7 +126,6 @@ def cancelled_with_force(run: Run) -> Observation:
         wait_cancelled = outcome(theirs[1].result)
         Event("forced").set()
         found = [theirs[0].result(), wait_cancelled, [each.status for each in ours]]
-        Event("forced").clear()
         del theirs
     return found
 
@@ -153,7 +152,6 @@ def callbacks(run: Run) -> Observation:
     finished.add_done_callback(call)
     all_called.acquire(timeout=60)
     Event("callbacks").set()
-    Event("callbacks").clear()
     return sorted(called)
 
 
@@ -187,7 +185,6 @@ def completion_of_cancelled(run: Run) -> Observation:
     futures[1].cancel()
     Event("completion").set()
     found = sorted((each.key, each.status) for each in completed)
-    Event("completion").clear()
     return [found, outcome(wait, futures), outcome(run.client.gather, futures)]
 
 
@@ -255,7 +252,6 @@ def client_closes_with_futures(run: Run) -> Observation:
     found.append(outcome(second.submit, inc, 1))
     found.append(outcome(second.gather, [kept]))
     Event("closes").set()
-    Event("closes").clear()
     return found
 
 

@@ -1,12 +1,12 @@
-"""Threads of a worker that begin with the next task before the event loop hears of it.
+"""Early reader: an idle thread of a worker reads messages and begins tasks before the event loop.
 
-A chain of tasks passes the event loop of its worker twice for each: the message that there is a
-task wakes it, its state machine names the task, a thread of the pool is woken, and wakes the event
-loop again when the task has ended. Here an idle thread waits for the scheduler's messages itself
-(`backhaul.dask.comm.inbox`). A plain task that the state machine would begin at once it runs, and
-tells the scheduler of its end; the event loop hears of all of it `BEHIND_S` later at the latest,
-and takes the state machine through the same steps. docs/design/reading-ahead.md says when, and why
-nobody sees a difference.
+In Dask each task of a chain needs the event loop of its worker twice: the message wakes the event
+loop, the state machine starts the task, a thread of the pool wakes up, and wakes the event loop
+again at the end. Here an idle thread waits for the scheduler's messages
+(`backhaul.dask.comm.inbox`). The thread runs a plain task that the state machine would start
+immediately, and reports its end to the scheduler. The event loop handles the messages later, and
+makes the same transitions: at most `BEHIND_S` later, or `LEFT_S` while threads go from task to
+task. docs/design/reading-ahead.md has the conditions, and what a program can observe.
 """
 
 from __future__ import annotations
@@ -41,76 +41,76 @@ __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
 
 logger = logging.getLogger(__name__)
 
-#: How long the event loop may be behind
+#: Longest delay of the event loop behind the threads, in seconds
 BEHIND_S: Final = 0.010
 
-#: How long it may leave tasks that no thread has begun with to threads that get on with others
+#: Longest time that tasks wait for threads that run other early tasks, in seconds
 LEFT_S: Final = 0.050
 
-#: How long a thread leaves messages alone that are for the event loop
+#: How long a thread ignores messages while the event loop has to handle some, in seconds
 _REST_S: Final = 0.02
 
-#: How long what only gives something up waits for a message to ride with, as in
-#: `backhaul.dask.comm.batched_stream`
+#: How long a message that only releases something waits to be sent with another one, in seconds, as
+#: in `backhaul.dask.comm.batched_stream`
 _RIDE_S: Final = 0.002
 
-#: After how many tasks a thread that has more of them tells of those that have ended
+#: A busy thread reports ended tasks to the state machine each time that it has run this many
 _TOLD_EACH: Final = 16
 
 #: Messages that threads may act on
 _FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
 
-#: Freed keys that are kept at most, but for those that the event loop has not heard of
+#: Most freed keys that are kept, besides those whose messages the event loop has not handled
 _FREED_MAX: Final = 256
 
 _MISSING: Final = object()
 
 
 class WorkAhead:
-    """What idle threads of one worker do: they wait for tasks, from the queue or the scheduler.
+    """The wait of one worker's idle threads for tasks, from the pool's queue or the scheduler.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
     line : Line
-        Of its default pool.
+        The local queue of its default pool.
     arrivals : Arrivals
-        Messages of its scheduler.
+        Inbox of messages of its scheduler.
     """
 
     def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
         self._worker = worker
         self._line = line
         self._arrivals = arrivals
-        #: Copied for each task: what a message of the scheduler is handled in
+        #: Context in which messages of the scheduler are handled; copied for each task
         self._context = line.context
         #: Held by the thread that waits for messages
         self._post = threading.Lock()
-        #: Of the two below, and of what is put into the queue
+        #: Protects the two attributes below and the order of items in the queue
         self._lock = threading.Lock()
         self._is_waiting = False
         self._handed: Any = None
-        #: Batches that were looked at, and those up to the last that the event loop has to handle
-        #: first, counted from the first that ever came
+        #: Number of batches that threads have read, and number up to the last batch that the event
+        #: loop has to handle first; both count from the first batch of the connection
         self._seen = 0
         self._blocked_to = 0
-        #: When each of those came that the event loop has not taken, as far as they were looked at
+        #: Arrival time of each batch that threads have read and the event loop has not taken
         self._came: deque[tuple[int, float]] = deque()
-        #: Messages that a thread may act on, and has not, with the numbers of their batches
+        #: Messages for threads that no thread has handled, with the numbers of their batches
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
-        #: What messages free that the event loop may not have taken, with their numbers
+        #: Freed keys of messages that the event loop may not have taken, with the batch numbers
         self._freed: dict[Any, int] = {}
         arrivals.on_rest = self._on_rest
         arrivals.on_take = self._on_take
         arrivals.may_take = self._may_take
-        #: When a message came that no thread has looked at; 0 if there was none
+        #: Arrival time of a message that no thread has read; 0 if there is none
         self._unseen_s = 0.0
-        #: When the event loop last took a part of a message, and left the rest
+        #: Last time at which the event loop took a part of a batch
         self._parted_s = 0.0
-        #: Whether a task waits for the event loop to hear of what has ended
+        #: Whether a task waits until the event loop has handled reports
         self._holds = False
-        #: Whether a thread has no task left, and is about to look for more
+        #: Whether a thread has no task left, and reads messages next
         self._returns = False
         line.catch_up = self._catch_up
         line.on_heard = self._on_heard
@@ -118,7 +118,7 @@ class WorkAhead:
         line.between = self._between
         line.telling, line.fail = arrivals.lock, arrivals.fail
         self._events = ThreadEvents(worker, line, arrivals)
-        #: Tasks that threads have gone on to since one has told of what has ended
+        #: Number of tasks that threads have begun since the last report to the state machine
         self._untold = 0
         line.keeper = keeper_for(worker, line)
         if line.keeper is not None:
@@ -134,7 +134,7 @@ class WorkAhead:
                 return
             if self._handed is None:
                 self._handed = item
-            # Without an item, or with a second one, the queue is to be looked at.
+            # With None, or with a second item, the thread has to read the queue.
             if self._handed is not item or item is None:
                 put(item)
         self._arrivals.rouse(or_next=True)
@@ -145,7 +145,7 @@ class WorkAhead:
         Raises
         ------
         queue.Empty
-            If there is none in that time.
+            If there is none before the time-out.
         """
         if not self._post.acquire(blocking=False):
             return get(True, timeout_s)
@@ -168,7 +168,7 @@ class WorkAhead:
         return get(True, rest_s) if rest_s else get(False, None)
 
     def _leave(self, item: Any) -> Any:
-        """Wait for messages no longer; gives what this thread is to run."""
+        """End the wait for messages; return the item that this thread runs next."""
         with self._lock:
             self._is_waiting = False
             handed, self._handed = self._handed, None
@@ -176,14 +176,14 @@ class WorkAhead:
         if item is None:
             return handed
         if handed is not None:
-            # It came while this thread found something else: to whoever is next.
+            # The item arrived while this thread found a task: another thread runs it.
             self._line.executor._work_queue.put(handed)
         return item
 
     def _wait(self, timeout_s: float) -> tuple[Foretold | None, float]:
-        """Wait for a task, an item or the end of the time.
+        """Wait for a task, an item or the time-out.
 
-        Gives the task, and for how long to wait for items alone.
+        Returns the task, and how long the caller waits only for items.
         """
         deadline_s = monotonic() + timeout_s
         arrivals = self._arrivals
@@ -200,7 +200,7 @@ class WorkAhead:
                 return found, 0.0
             if is_blind:
                 return None, min(left_s, _REST_S)
-            # What has ended is told to the state machine while there is nothing else to do.
+            # An idle thread reports ended tasks to the state machine.
             if arrivals.has_unhandled(_TOLD_EACH):
                 self._tell()
             if not self._events.has_riders:
@@ -209,12 +209,12 @@ class WorkAhead:
                 self._events.flush()
 
     def _look(self) -> tuple[Foretold | None, bool]:
-        """Look at what has arrived: a task to run, and whether this thread can see no more."""
+        """Read arrived messages: return a task, and whether this thread can read no more."""
         arrivals = self._arrivals
         with arrivals.lock:
             arrivals.receive()
             if arrivals.is_handling:
-                # The event loop takes what there is by itself, when it has handled the rest.
+                # The event loop is handling messages, and takes these next.
                 return None, not arrivals.may_look()
             has_news = self._take_in()
             if not has_news and not self._waiting:
@@ -223,12 +223,12 @@ class WorkAhead:
                 found = None if self._is_blocked() else self._next_or_none()
                 if found is not None and self._waiting:
                     self._share()
-            # What is to be handled now may have come with the task.
+            # A message for the event loop may have arrived with the task.
             arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
             return found, not arrivals.may_look()
 
     def _call(self) -> None:
-        """Have the event loop handle all that threads have seen, now, before they go on."""
+        """Let the event loop handle all messages that threads have read, before they read more."""
         self._blocked_to = max(self._blocked_to, self._seen)
         self._arrivals.call()
 
@@ -236,15 +236,15 @@ class WorkAhead:
         return self._blocked_to > self._arrivals.taken
 
     def _take_in(self) -> bool:
-        """Look at messages that have come, and keep those that threads may act on.
+        """Read arrived messages, and keep those that threads may handle.
 
-        Notes whether any is for the event loop to handle first. The arrivals' lock is held.
+        Notes whether the event loop has to handle one first. The lock of the inbox is held.
         """
         arrivals = self._arrivals
         number = max(self._seen, arrivals.taken)
         batches = arrivals.unhandled_from(number - arrivals.taken)
         if self._is_blocked():
-            # Not looked at: the event loop may leave them to threads when it has taken the others.
+            # Not read now: the event loop may leave these to threads when it has taken the others.
             return bool(batches)
         self._seen = number + len(batches)
         if not arrivals.may_look():
@@ -262,22 +262,22 @@ class WorkAhead:
                 news.append((number, message))
             self._came.append((number, now_s))
             number += 1
-        # Threads take from its other end.
+        # Threads take messages from the other end.
         self._waiting.extend(news)
         return True
 
     def _next_or_none(self) -> Foretold | None:
-        """Begin with the next task, unless something is odd about it; the line's lock is held."""
+        """Begin the next task; None if that raises; the lock of the local queue is held."""
         try:
             return self._next()
         except Exception:
-            # The event loop's to say
+            # The event loop gets the same error, and reports it
             logger.debug("A thread cannot make out what has come", exc_info=True)
             self._blocked_to = self._seen
             return None
 
     def _next(self) -> Foretold | None:
-        """Begin with the next task that has come; the line's lock is held."""
+        """Begin the next task that has arrived; the lock of the local queue is held."""
         waiting, line = self._waiting, self._line
         while waiting:
             number, message = waiting[0]
@@ -286,10 +286,10 @@ class WorkAhead:
                 waiting.popleft()
                 continue
             if not line.may_foretell():
-                # First, as the event loop looks at it when it has heard of all
+                # Set before the check, because the event loop reads it after it handled reports
                 self._holds = True
                 if line.is_to_hear():
-                    # Of a task of its own that has just ended, say: then there may be room.
+                    # The event loop handles a report soon, so that a thread may be free then.
                     return None
                 self._holds = False
             found = self._begin(message)
@@ -301,16 +301,16 @@ class WorkAhead:
         return None
 
     def _next_ahead(self) -> Foretold | None:
-        """Begin with the next task, for a thread that has ended one; the line's lock is held."""
+        """Begin the next task in a thread that has ended one; the local queue's lock is held."""
         executor, arrivals = self._line.executor, self._arrivals
-        # Another thread may want the place of this one, or all are to end.
+        # Another thread may wait for the place of this one, or the pool may end.
         if self._is_blocked() or executor._rejoin_list or executor._shutdown:
             return None
         if not (self._waiting or arrivals.has_more_than(max(self._seen, arrivals.taken))):
-            # What comes from now on this thread sees when it has told of the task that has ended.
+            # This thread reads later messages after it has reported the ended task.
             self._returns = True
             return None
-        # Whoever has this lock may wait for the other.
+        # Without waiting, because the owner of this lock may wait for the local queue's.
         if not self._waiting and arrivals.lock.acquire(blocking=False):
             try:
                 arrivals.receive()
@@ -325,33 +325,33 @@ class WorkAhead:
         return found
 
     def _between(self) -> None:
-        """Tell the state machine of what has ended, now and then; called by a thread."""
-        # One more or less, if two count at once, is nobody's loss.
+        """Report ended tasks to the state machine now and then; called by a thread."""
+        # Two threads may lose a count, which does not matter.
         self._untold += 1
         if self._untold >= _TOLD_EACH:
             self._untold = 0
             self._tell()
 
     def _tell(self) -> None:
-        """Tell the state machine of what has ended, if that is a thread's to do now."""
+        """Report ended tasks to the state machine, if a thread may do that now."""
         if self._events.handle():
-            # For what it has measured
+            # The event loop adds the metrics later
             self._arrivals.call(BEHIND_S)
 
     def _share(self) -> None:
-        """Give tasks that have come to threads that do nothing; the line's lock is held."""
+        """Give arrived tasks to idle threads; the lock of the local queue is held."""
         executor = self._line.executor
         while self._waiting and self._line.may_foretell() and not executor._shutdown:
             found = self._next_or_none()
             if found is None:
                 return
             queue.SimpleQueue.put(executor._work_queue, found)
-            # Where no thread can be started, those that there are run it.
+            # If no thread can be started, existing threads run the task.
             with contextlib.suppress(RuntimeError), executor._shutdown_lock:
                 executor._adjust_thread_count()
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
-        """Make an item of a task that the state machine would begin with at once."""
+        """Make the item of a task that the state machine would start immediately; None if not."""
         line, worker = self._line, self._worker
         key = message["key"]
         with line.lock:
@@ -378,15 +378,15 @@ class WorkAhead:
             return found
 
     def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
-        """Look up inputs of a task; None if one is not here, or not for sure."""
+        """Look up the inputs of a task; None if one may not be in memory."""
         found: dict[Any, Any] = {}
         data = data_of(self._worker)
-        # What is on disk is for the event loop to read.
+        # Only the event loop reads results from disk.
         memory: Any = data if type(data) is dict else getattr(data, "fast", None)
         if memory is None:
             return None
         if type(memory) is LRU:
-            # Where they are read for the task, they are counted.
+            # Not through the LRU, because the read for the task is counted later.
             memory = memory.d
         for key in who_has:
             if key in self._freed:
@@ -407,20 +407,21 @@ class WorkAhead:
     # Called by the event loop
 
     def _on_heard(self) -> None:
-        """Have threads look again for what has waited for that."""
+        """Wake a thread if a task has waited for the handling of reports."""
         if self._holds:
             self._holds = False
             self._arrivals.rouse(or_next=True)
 
     def _may_take(self) -> tuple[int | None, int, float]:
-        """Say how many batches the event loop may take, or how many messages of the first.
+        """Return how many batches the event loop may take, or how many messages of the first one.
 
-        All batches for None; and when to ask again if it may take nothing. The arrivals' lock is
-        held.
+        None means all batches. The last item is the time until the next call, in seconds, if the
+        event loop may take nothing. The lock of the inbox is held.
 
-        As long as threads go from task to task it takes those whose tasks have ended. When the
-        first of the rest is `BEHIND_S` old it takes what has ended of that, and leaves the others
-        to the threads until `LEFT_S`; all, where nothing has ended since it last did so.
+        While threads go from task to task, the event loop takes the batches whose tasks have ended.
+        When the next batch is `BEHIND_S` old, the event loop takes its ended tasks, and leaves the
+        others to the threads until `LEFT_S`. The event loop takes all batches if no task has ended
+        since it last took a part.
         """
         arrivals, line = self._arrivals, self._line
         with line.lock:
@@ -437,7 +438,7 @@ class WorkAhead:
             while came and came[0][0] < arrivals.taken:
                 came.popleft()
             if came and self._events.are_handled_here():
-                # A thread tells the state machine of it by itself, with others.
+                # A thread will report the task to the state machine, together with others.
                 left_s = came[0][1] + BEHIND_S - monotonic()
                 if left_s > 0:
                     return 0, 0, left_s
@@ -462,14 +463,14 @@ class WorkAhead:
             if count == len(arrivals.unhandled):
                 return None, 0, 0.0
             if not came:
-                # Threads have not seen it; one that is about to wait would not.
+                # No thread has read the batch, and a thread that is about to wait might miss it.
                 self._unseen_s = self._unseen_s or now_s
                 if self._is_waiting:
                     arrivals.rouse(or_next=True)
             came_s = came[0][1] if came else self._unseen_s
             left_s = max(came_s, self._parted_s) + BEHIND_S - now_s
             if not came and self._is_waiting:
-                # It has been woken, and is to begin with all of it: nobody else could sooner.
+                # The woken thread begins these tasks sooner than the event loop could.
                 left_s += LEFT_S - BEHIND_S
             if left_s <= 0 and not count:
                 if ended and came and now_s - came_s < LEFT_S:
@@ -478,18 +479,18 @@ class WorkAhead:
                 self._returns = False
                 return None, 0, 0.0
             if self._waiting and self._is_waiting:
-                # It may have looked while the event loop was at work.
+                # The thread may have tried to read while the event loop was at work.
                 arrivals.rouse(or_next=True)
-        # No later than for what a thread takes up meanwhile.
+        # At most `BEHIND_S`, for batches that a thread reads meanwhile.
         return count, 0, min(left_s, BEHIND_S)
 
     def _on_take(self, taken: int) -> None:
-        """Leave to the event loop what it takes: so many batches have come before what is left."""
+        """Drop the batches that the event loop takes; `taken` is the number of all taken ones."""
         self._unseen_s = 0.0
         with self._line.lock:
             waiting, came = self._waiting, self._came
             if waiting and waiting[0][0] < taken:
-                # With a task that no thread has begun: it comes before all others.
+                # The event loop took a task that no thread has begun; that comes before all others.
                 waiting.clear()
                 came.clear()
                 self._seen = taken
@@ -499,16 +500,16 @@ class WorkAhead:
                 self._freed = {key: at for key, at in self._freed.items() if at >= taken}
 
     def _catch_up(self) -> bool:
-        """Handle what announces tasks that threads have begun; False if that is being done."""
+        """Handle the messages of early tasks; False if the event loop is doing that already."""
         arrivals = self._arrivals
         while True:
             with arrivals.lock:
                 if arrivals.is_handling:
                     return False
                 if not self._announces_foretold(arrivals.unhandled):
-                    # Where threads have told of them, they may begin with others from here on.
+                    # If threads have reported these, they may begin others from here on.
                     return self._are_heard()
-                # What a thread has acted on has no handler that is awaited.
+                # Messages that threads handle have no coroutine as a handler.
                 batch = arrivals.first()
                 arrivals.drop_first()
                 arrivals.is_handling = True
@@ -520,7 +521,7 @@ class WorkAhead:
                 return True
 
     def _are_heard(self) -> bool:
-        """Tell whether the state machine has heard of all tasks that threads have begun."""
+        """Tell whether the state machine has the messages of all early tasks."""
         return all(item.is_heard for item in tuple(self._line.foretold.values()))
 
     def _announces_foretold(self, batches: list[Any]) -> bool:
@@ -534,7 +535,7 @@ class WorkAhead:
         )
 
     def _on_rest(self) -> None:
-        """Let go of tasks that the event loop has heard of and not named: they were taken back."""
+        """Release early tasks that the state machine has forgotten, because they were cancelled."""
         self._events.publish()
         foretold = self._line.foretold
         if not foretold or not self._arrivals.is_handling:
@@ -558,7 +559,7 @@ def _is_for_threads(batch: Any) -> bool:
 
 
 def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
-    """Have threads of a worker see what its scheduler sends, if they are to."""
+    """Share the inbox of a worker's stream with its threads, if that is switched on."""
     if (
         switched_on("hot-path.worker-threads")
         and type(worker.batched_stream) is SharedBatchedSend
@@ -570,7 +571,7 @@ def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
 
 
 def _reads_as_ours(comm: Any) -> bool:
-    """Tell whether a comm is ours, of a sub-class too if that does not read by itself."""
+    """Tell whether a comm is a `BackhaulComm` whose class does not override its reads."""
     kind = type(comm)
     return (
         isinstance(comm, BackhaulComm)
@@ -580,7 +581,7 @@ def _reads_as_ours(comm: Any) -> bool:
 
 
 def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
-    """Make what has idle threads of a worker wait for messages; None if they do not see them."""
+    """Make the early reader of a worker; None if its threads cannot read the stream."""
     stream = worker.batched_stream
     comm = getattr(stream, "comm", None)
     if type(stream) is not SharedBatchedSend or not _reads_as_ours(comm):

@@ -1,16 +1,16 @@
-"""Runs: the tasks that a thread of a worker takes one after another, without the event loop.
+"""Local queue of a worker: ready tasks that its threads take without the event loop.
 
-After each task the thread would wake the event loop, which tells the state machine, which names the
-next task, which goes through the queue of the pool: more than a trivial task takes, and two
-switches of threads. Here the event loop lays out beforehand which tasks come next, in the order in
-which the state machine would name them; a thread that has ended one takes the next of them at once.
-What has ended is told to the state machine in the order in which it did, up to `RESULTS_MAX` or
-`REPORT_S` at a time.
+In Dask a thread wakes the event loop after each task. The state machine then chooses the next task,
+which goes through the queue of the pool: that takes longer than a trivial task, and switches
+threads twice. Here the event loop fills a queue in advance with the next tasks, in the order in
+which the state machine would choose them; a thread that has ended a task takes the next one
+immediately. Ended tasks are reported to the state machine in order, after at most `RESULTS_MAX`
+tasks or `REPORT_S` seconds.
 
-The state machine sees what it always sees: before anything else is told to it, all that threads
-have done is told, and while it is told something no thread takes a task. So a request to steal or
-to cancel a task that runs finds it executing. A task is laid out only if nothing that ends before
-it can change whose turn it is.
+The state machine handles the same events as in Dask: before any other event it handles all reports
+of threads, and while it handles an event no thread takes a task. So a request to steal or to cancel
+a running task finds the task executing. A task is queued here only if no end of an earlier task
+can change the order.
 """
 
 from __future__ import annotations
@@ -49,45 +49,45 @@ __all__ = [
     "settling_handle_stimulus",
 ]
 
-#: Most tasks that are laid out
+#: Most tasks in the queue
 AHEAD_MAX: Final = 32
-#: Bytes of inputs that may be held for them: what is held cannot be spilled
+#: Most bytes of the inputs of these tasks, because held inputs cannot be spilled
 INPUT_BYTES_MAX: Final = 32 << 20
-#: Most results that wait for the event loop, and for how long they do
+#: Most results that wait for the event loop, and their longest wait in seconds
 RESULTS_MAX: Final = 32
 REPORT_S: Final = 0.001
 
-#: How long who looks at the results waits for a thread that looks at what has come
+#: How long a read of the results waits for a thread that handles messages, in seconds
 _SHOWN_S: Final = 0.001
 
-#: What stands for True while a task runs; a task that leaves the pool, or comes back, overwrites it
+#: Replaces True while a task runs; a task that leaves the pool, or rejoins it, overwrites this mark
 _STAYS: Final = object()
 
 
 class Line:
-    """The tasks of a worker that its threads may take next, and those that they have ended.
+    """The queue of tasks that threads of a worker may take next, and of those that they have ended.
 
     Parameters
     ----------
     worker : distributed.Worker
-        Whose tasks they are.
+        The worker of the tasks.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
-        Whose threads run them.
+        The pool whose threads run the tasks.
 
     Attributes
     ----------
     worker : distributed.Worker
-        The same.
+        The parameter.
     prepare : callable
-        Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
+        Makes an `Item` of a ready task, with its inputs; None if the task cannot be queued here.
     lock : threading.RLock
-        Held by the event loop while the state machine works, by threads while they take a task.
+        Held by the event loop while the state machine works, and by threads while they take a task.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
-        The same.
+        The parameter.
     event_loop : asyncio.AbstractEventLoop
-        Of the worker.
+        The event loop of the worker.
     foretold : dict
-        Tasks that threads have begun and the state machine has not named, by key.
+        Early tasks, by key: threads have begun them, and the state machine has not started them.
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
@@ -96,35 +96,37 @@ class Line:
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Called by a thread that goes from one task to the next
         self.between: Callable[[], None] = _nothing_else
-        #: Gives a task that the thread is to run next, of those that have come
+        #: Gives the next early task for the thread, from messages that have arrived
         self.next_ahead: Callable[[], Item | None] = _nothing_next
-        #: How many are at work, such as functions of clients, who may go through the worker's data
+        #: Number of reasons for threads not to change the worker's data, such as running functions
+        #: of clients, which may iterate over the data
         self.holds = 0
-        #: Whether it is held until the event loop comes round
+        #: Whether one of the reasons is a read, which ends in the next turn of the event loop
         self._is_held = False
-        #: Held by whoever tells of what has come, if threads do; and what ends the stream
+        #: Lock of a thread that handles messages, if threads do; and the callback that ends the
+        #: stream
         self.telling: Any = None
         self.fail: Callable[[Exception], None] = _fail_nothing
-        #: Who has the state change hands between Python and Rust, if it does
+        #: The `Keeper` that moves the state between Python and Rust, if there is one
         self.keeper: Any = None
-        #: What a message of the scheduler is handled in
+        #: Context in which messages of the scheduler are handled
         self.context = context_without_lease()
-        #: Called by the event loop when the state machine has heard of what has ended
+        #: Called by the event loop when the state machine has handled the reports of threads
         self.on_heard: Callable[[], None] = _nothing_else
-        #: Has the event loop handle what announces foretold tasks; False if it is at it
+        #: Handles the messages of early tasks in the event loop; False if it does so already
         self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)
         self.lock = RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
-        #: Those that have not ended
+        #: Early tasks that have not ended
         self._foretold_running: set[Item] = set()
-        #: How many more tasks a thread could begin at once, were they ready; none while others are
+        #: Number of threads that could begin an early task now; zero while other tasks are ready
         self._free_threads = 0
         self._next: deque[Item] = deque()
         self._ended: deque[Item] = deque()
-        #: Those laid out, and those that threads have taken before the state machine named them
+        #: Queued tasks, and those that threads have taken before the state machine started them
         self._items: dict[Any, Item] = {}
-        #: Whether the event loop has been called, or asked to be with the next result
+        #: Whether the event loop has been called; whether the next result has to call it
         self._is_called = False
         self._is_quiet = True
         self._is_busy = False
@@ -133,7 +135,7 @@ class Line:
     # Called by threads
 
     def begins(self) -> None:
-        """Note that this thread of the pool begins with a task."""
+        """Note that this thread of the pool begins a task."""
         pool_thread_state.proceed = _STAYS
 
     def ended(self, item: Item, *, is_last: bool) -> Item | None:
@@ -142,19 +144,19 @@ class Line:
         Parameters
         ----------
         item : Item
-            What has ended, in this thread of the pool.
+            The ended task, which ran in this thread of the pool.
         is_last : bool
-            Whether the thread shall take no other.
+            Whether the thread takes no further task.
 
         Returns
         -------
         Item or None
-            What the thread is to run at once.
+            The next task for this thread.
         """
         following: Item | None = None
         executor = self.executor
         if pool_thread_state.proceed is not _STAYS:
-            # The event loop was told that it left, or is about to be: it must hear of that first.
+            # The event loop has a callback about a thread that left, and must run that first.
             with self.lock:
                 self._foretold_running.discard(item)
             self._call(self._leaver_ended, item)
@@ -163,9 +165,9 @@ class Line:
             if (
                 self._next
                 and not is_last
-                # What needs its result may come before all others.
+                # A dependent task may come before all others.
                 and not is_needed(item.task_state)
-                # Another thread wants the place of this one, or all are to end.
+                # Another thread waits for the place of this one, or the pool ends.
                 and not executor._rejoin_list
                 and not executor._shutdown
             ):
@@ -173,7 +175,7 @@ class Line:
                 following.claim()
             elif not is_last and item in self._foretold_running:
                 self._foretold_running.discard(item)
-                # Already begun
+                # This task is already begun
                 following = self.next_ahead()
             item.is_deferred = following is not None
             is_told = not is_last and item.tell_ahead(is_last=following is None)
@@ -181,7 +183,7 @@ class Line:
             if not (is_told and item.is_over_ahead()):
                 self._ended.append(item)
             self._foretold_running.discard(item)
-            # Who has told ahead has also said when the event loop is to know.
+            # An early report has also set when the event loop is called.
             calls = not (is_told or self._is_called) and (
                 following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
             )
@@ -195,12 +197,12 @@ class Line:
         try:
             self.event_loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            # The event loop has been closed, with the worker that would handle the result.
+            # The worker is closed with its event loop, and needs no result.
             if not self.event_loop.is_closed():
                 raise
 
     def may_foretell(self) -> bool:
-        """Tell whether a task that came now would begin at once; the lock is held."""
+        """Tell whether a task that arrives now could begin immediately; the lock is held."""
         return (
             not self._next
             and not self._is_busy
@@ -208,32 +210,32 @@ class Line:
         )
 
     def is_to_hear(self) -> bool:
-        """Tell whether the event loop hears of what has ended very soon; the lock is held."""
+        """Tell whether the event loop handles reports very soon; the lock is held."""
         return self._is_called or self._is_busy or bool(self._ended)
 
     def is_busy(self) -> bool:
-        """Tell whether the event loop has the state machine do something."""
+        """Tell whether the event loop runs the state machine."""
         return self._is_busy
 
     def may_be_told(self) -> bool:
-        """Tell whether a thread may tell the state machine something now; the lock is held."""
+        """Tell whether a thread may report to the state machine now; the lock is held."""
         return not self._is_busy and not self._is_called and not self._ended
 
     def leave_threads(self) -> None:
-        """Begin with nothing ahead until the event loop has looked; the lock is held."""
+        """Begin no early task until the event loop has counted free threads; the lock is held."""
         self._free_threads = 0
 
     def foretell(self, key: Any, item: ForetoldItem) -> None:
-        """Note that this thread begins with a task by itself; the lock is held."""
+        """Note that this thread begins an early task; the lock is held."""
         self.foretold[key] = item
         self._foretold_running.add(item)
 
     def foretold_runs(self) -> bool:
-        """Tell whether a thread is at work on a foretold task; the lock is held."""
+        """Tell whether a thread runs an early task; the lock is held."""
         return bool(self._foretold_running)
 
     def forget(self, key: Any) -> ForetoldItem | None:
-        """Give a task that a thread has begun by itself, for the last time; the lock is held."""
+        """Remove and return an early task; None if there is none; the lock is held."""
         item = self.foretold.pop(key, None)
         if item is not None:
             self._foretold_running.discard(item)
@@ -242,10 +244,11 @@ class Line:
     # Called by the event loop
 
     def show(self) -> None:
-        """Have the state machine hear of what threads have done, for who looks at the results.
+        """Handle the reports of threads before a read of the results.
 
-        They stay as they are until the event loop comes round, as in Dask between two awaits.
-        Another thread finds what has been heard of; so does who looks in the midst of something.
+        The results do not change until the next turn of the event loop, as in Dask between two
+        awaits. In another thread, or during an operation that holds one of the locks, a read finds
+        the results that have been reported.
         """
         keeper, event_loop, lock = self.keeper, self.event_loop, self.telling
         if asyncio._get_running_loop() is not event_loop:
@@ -257,7 +260,8 @@ class Line:
         event_loop.call_soon(self._let_go)
         self._is_held = True
         self.holds += 1
-        # Who has them may wait for a lock that whoever looks has, of the data or of a stream.
+        # With time limits, because the owner of these locks may wait for a lock of the reader, that
+        # of the data or of a stream.
         if (self.foretold or self._ended) and lock.acquire(timeout=_SHOWN_S):
             try:
                 if self.lock.acquire(timeout=_SHOWN_S):
@@ -266,7 +270,7 @@ class Line:
                     finally:
                         self.lock.release()
             except Exception as error:
-                # As from a handler of the stream, which ends; no matter of whoever looks.
+                # Ends the stream, as an error of a message handler does; the reader gets no error.
                 self.fail(error)
             finally:
                 lock.release()
@@ -276,7 +280,7 @@ class Line:
         self.holds -= 1
 
     def handle(self, *stimuli: Any) -> None:
-        """Tell the state machine what threads have done, and then something else.
+        """Report the work of threads to the state machine, then handle further events.
 
         Parameters
         ----------
@@ -284,14 +288,14 @@ class Line:
             The events, if there are any.
         """
         if self._is_busy:
-            # What it is told leads to this.
+            # An event that is being handled has caused these.
             perform(self.worker, *stimuli)
             return
         try:
             self._hear()
             self._tell()
             with self.lock:
-                # A thread may have ended one since.
+                # A thread may have ended a task since.
                 self._tell()
                 if stimuli:
                     self._pass_on(*stimuli)
@@ -299,27 +303,27 @@ class Line:
                 self._lay_out()
         finally:
             self._is_busy = False
-            # One of them broke off what was told.
+            # An error of one report leaves the others in the queue.
             if self._ended:
                 self.event_loop.call_soon(self._settle)
             self.on_heard()
 
     def _pass_on(self, *stimuli: Any) -> None:
-        """Tell the state machine something; Rust takes over before, if it may."""
+        """Handle events in the state machine; Rust imports the state first if possible."""
         if self.keeper is not None:
             self.keeper.take_over()
         perform(self.worker, *stimuli)
 
     def perform(self, told: Any) -> None:
-        """Do what the state machine wants, which a thread has told something."""
+        """Perform instructions of the state machine that a thread's report has caused."""
         perform_told(self.worker, told)
         self.handle()
 
     def _hear(self) -> None:
-        """Have the state machine hear of what threads have begun, and none begin with more.
+        """Handle the messages of early tasks, and let threads begin no more of them.
 
-        Else what comes now could take the thread that such a task has: the state machine would name
-        it later, though the scheduler knows its result already, and sends what needs it.
+        Otherwise the next event could take the thread of such a task: the state machine would start
+        the task later, although the scheduler has its result and sends tasks that depend on it.
         """
         while True:
             with self.lock:
@@ -328,12 +332,12 @@ class Line:
                     return
             self._is_busy = False
             if not self.catch_up():
-                # This is how it hears of them.
+                # The event loop is handling those messages now.
                 self._is_busy = True
                 return
 
     def take(self, task_state: Any) -> Item | None:
-        """Give what was made for a task that the state machine has named.
+        """Remove and return the item of a task that the state machine starts.
 
         Parameters
         ----------
@@ -343,7 +347,7 @@ class Line:
         Returns
         -------
         Item or None
-            None if nothing was. A thread has it already if it is claimed.
+            None if there is none. If the item is claimed, a thread has it already.
         """
         key = task_state.key
         if key not in self._items and key not in self.foretold:
@@ -363,7 +367,7 @@ class Line:
             return item if item.task_state is task_state else None
 
     def end(self, item: Item) -> None:
-        """Have the state machine told that a task has ended."""
+        """Add an ended task to those that are reported to the state machine."""
         with self.lock:
             self._ended.append(item)
 
@@ -379,22 +383,22 @@ class Line:
     def _tick(self) -> None:
         self._timer = None
         with self.lock:
-            # Nothing has ended for that long: the next result is not to wait.
+            # If no task has ended for that long, the next result calls the event loop immediately.
             self._is_quiet = not self._ended
         if not self._is_quiet:
             self.handle()
 
     def _tell(self) -> None:
-        """Tell the state machine of all that has ended."""
+        """Report all ended tasks to the state machine."""
         while self._ended:
-            # Whatever one of them leads to, the others are told later.
+            # If one raises, the others stay in the queue and are reported later.
             self._ended.popleft().finish()
 
     def _lay_out(self) -> None:
-        """Say which tasks come next; the lock is held, and the state machine knows everything."""
+        """Fill the queue with the next tasks; the lock is held, and all reports are handled."""
         items, self._items = self._items, {}
         self._next.clear()
-        # A thread that was told so late that its task has been forgotten meanwhile
+        # Items that threads have taken, whose tasks the state machine has yet to start
         for key, item in items.items():
             if item.is_claimed and item.task_state.state == "ready":
                 self._items[key] = item
@@ -422,7 +426,7 @@ class Line:
             known = items.get(key)
             if known is None or known.task_state is not task_state:
                 known = self.prepare(task_state)
-            # Those behind it would go past it.
+            # Later tasks must not overtake one that cannot be queued here.
             if known is None:
                 break
             self._items[key] = known
@@ -436,38 +440,38 @@ class Line:
 
 
 def runs_are_on(worker: Worker, executor: Any) -> bool:
-    """Tell whether threads of a pool may take tasks by themselves.
+    """Tell whether threads of a pool may take tasks from a local queue.
 
     Parameters
     ----------
     worker : distributed.Worker
-        Whose events go through `settling_handle_stimulus`, if that is switched on.
+        The worker; its events go through `settling_handle_stimulus` if that patch is installed.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
-        A pool of its own.
+        One of the worker's pools.
     """
     return (
         worker.executors.get("default") is executor
-        # A sub-class may handle events otherwise.
+        # A subclass may handle events in another way.
         and type(worker).handle_stimulus is Worker.handle_stimulus
         and is_installed("worker.local_queue.settling_handle_stimulus")
     )
 
 
 def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:
-    """Give the event loop of a worker, which tornado's hides."""
+    """Return the asyncio event loop of a worker, which tornado's loop wraps."""
     event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
     return event_loop
 
 
 def line_of(worker: Worker) -> Line | None:
-    """Give the line of a worker's default pool; None if its threads take no tasks by themselves."""
+    """Return the local queue of a worker's default pool; None if it has none."""
     queue: Any = getattr(worker.executors.get("default"), "_work_queue", None)
     line: Line | None = getattr(queue, "line", None)
     return line
 
 
 def hear_of(worker: Worker, key: Any) -> bool:
-    """Note that the state machine hears of a task now; tell whether a thread has begun with it."""
+    """Note that the state machine gets a task now; tell whether a thread has begun it early."""
     line = line_of(worker)
     item = None if line is None else line.foretold.get(key)
     if item is None:
@@ -477,7 +481,7 @@ def hear_of(worker: Worker, key: Any) -> bool:
 
 
 def _nothing_next() -> None:
-    """Stand for nobody who foretells."""
+    """Return no early task: default without early execution."""
 
 
 def _fail_nothing(error: Exception) -> None:
@@ -485,32 +489,33 @@ def _fail_nothing(error: Exception) -> None:
 
 
 def _nothing_else() -> None:
-    """Stand for nobody who foretells."""
+    """Do nothing: default without early execution."""
 
 
 def _nothing_to_hear() -> bool:
-    """Stand for nobody who foretells."""
+    """Handle no messages: default without early execution."""
     return False
 
 
 def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
-    """Make a `Worker.handle_stimulus` that first tells what threads have done."""
+    """Make a `Worker.handle_stimulus` that first handles the reports of threads."""
 
     def handle_stimulus(self: Worker, *stims: Any) -> None:
         line = line_of(self)
         if line is None:
             original(self, *stims)
         elif not (line.foretold and _change_nothing(self.state, stims)):
-            # What `original` does, which was read.
+            # Does the same as `original`, whose digest was checked.
             line.handle(*stims)
 
     return handle_stimulus
 
 
 def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool:
-    """Tell whether a state machine would do nothing, and log nothing, for certain events.
+    """Tell whether a state machine would neither do nor log anything for some events.
 
-    Each second it is to look for what is missing, and is told of what threads have begun before.
+    That is so for the search for missing results each second, which would otherwise cause reports
+    of early tasks.
     """
     if not all(type(each) is FindMissingEvent for each in stimuli):
         return False
@@ -520,7 +525,7 @@ def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool
 
 
 def _is_plain(worker: Worker) -> bool:
-    """Tell whether the state machine names tasks by their order alone, and nobody looks on."""
+    """Tell whether the state machine starts tasks by their order alone, and no plugin watches."""
     state = worker.state
     if (
         not state.running
@@ -533,19 +538,19 @@ def _is_plain(worker: Worker) -> bool:
     slots = slots_of(state)
     if slots is not None and not slots.is_idle:
         return False
-    # A plugin hears of each task when it starts.
+    # A plugin with `transition` is notified of each task when it starts.
     return no_plugin_hears_of_transitions(state)
 
 
 def _is_known(kind: Any) -> bool:
-    """Tell whether a state machine is of Dask's class, or of ours, which may be behind."""
+    """Tell whether a state machine has Dask's class, or one of Backhaul's, guarded or not."""
     if hasattr(kind, "is_behind"):
         kind = kind.__base__
     return kind is WorkerStateMachine or kind is SlottedWorkerState
 
 
 def _in_memory(data: Any, inputs: list[tuple[Any, Any]]) -> bool:
-    """Tell whether results are where looking at them reads no disk."""
+    """Tell whether all inputs are in memory, so that a read needs no disk."""
     if type(data) is dict:
         return all(key in data for key, _ in inputs)
     fast = getattr(data, "fast", None)
@@ -553,7 +558,7 @@ def _in_memory(data: Any, inputs: list[tuple[Any, Any]]) -> bool:
 
 
 def _first(tasks: HeapSet[Any], count: int) -> Iterator[Any]:
-    """Give the first tasks of a heap in their order; the heap is not sorted for it."""
+    """Yield the first tasks of a heap in order, without sorting the heap."""
     heap, members = tasks._heap, tasks._data
     seen: set[Any] = set()
     candidates = [(heap[0], 0)] if heap else []

@@ -23,6 +23,16 @@ _METHODS = ("p2p", "tasks")
 _WAYS = ("scatter", "replicate", "fetch")
 _LAUNCHERS = ("dask-tcp", "dask-backhaul", "backhaul", "backhaul-unpinned")
 _ALLOCATORS = ("stock", "recycled", "backhaul")
+_EXCHANGES = ("auto", "off")
+
+_exchange = click.option(
+    "--exchange",
+    "exchanges",
+    type=ListType(_EXCHANGES, all=_EXCHANGES),
+    default="auto",
+    show_default=True,
+    help="Comma-separated: dataframes over backhaul by the exchange (auto) or by P2P (off).",
+)
 
 
 @click.command()
@@ -47,6 +57,7 @@ _ALLOCATORS = ("stock", "recycled", "backhaul")
     show_default=True,
     help="How Dask brings equal keys together.",
 )
+@_exchange
 @saturation("1.1")
 @cluster_options(repetitions=3)
 @profile_options
@@ -92,6 +103,7 @@ def merge(**chosen: Any) -> None:
     show_default=True,
     help="Of 8 bytes, beside the key.",
 )
+@_exchange
 @saturation("1.1")
 @cluster_options(repetitions=3)
 @profile_options

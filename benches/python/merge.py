@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.profiles import Profiler
 from backhaul.bench.report import Report
+from benches.python.exchange_options import ExchangeOptions
 
 __all__ = ["Options", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ClusterOptions):
+class Options(ExchangeOptions):
     """What to run."""
 
     #: Partitions of each dataframe, for each worker

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.profiles import Profiler
 from backhaul.bench.report import Report
+from benches.python.exchange_options import ExchangeOptions
 
 __all__ = ["METHODS", "Options", "run"]
 
@@ -20,7 +20,7 @@ METHODS = ("p2p", "tasks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ClusterOptions):
+class Options(ExchangeOptions):
     """What to run."""
 
     #: Some of :data:`METHODS`

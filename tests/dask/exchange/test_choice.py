@@ -67,6 +67,41 @@ def test_a_name_of_the_columns_is_kept(client: Client, exchanged: list[bool]) ->
     assert exchanged == [True]
 
 
+def delayed() -> Any:
+    pieces = [dask.delayed(frame)() for _ in range(3)]
+    return dd.from_delayed(pieces, meta=frame().iloc[:0])
+
+
+def persisted(client: Client) -> Any:
+    return client.persist(dd.from_pandas(frame(), npartitions=3))
+
+
+def test_frames_of_any_source_are_exchanged(client: Client, exchanged: list[bool]) -> None:
+    for source, rows in ((delayed(), 120), (persisted(client), 40), (delayed() + 1, 120)):
+        found = source.merge(source[["key"]].drop_duplicates(), on="key", broadcast=False)
+        assert len(found.compute()) == rows
+    assert exchanged
+    assert all(exchanged)
+
+
+def test_an_error_of_the_exchange_leaves_all_to_p2p(
+    client: Client,
+    exchanged: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from backhaul.dask.exchange import graphs
+
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(graphs, "_check_memory", fail)
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
+        assert len(shuffled(frame()).compute()) == 40
+    assert exchanged == [False]
+    assert "a defect" in caplog.text
+
+
 def test_the_switch_leaves_all_to_p2p(client: Client, exchanged: list[bool]) -> None:
     for off in ("off", False):
         with dask.config.set({SWITCH: off}):

@@ -71,6 +71,8 @@ NAMES: Final[dict[str, str]] = {
     "concatenate3": "dask.array.core:concatenate3",
     "old_to_new": "dask.array.rechunk:old_to_new",
     "Fused": "dask.dataframe.dask_expr._expr:Fused",
+    "FromGraph": "dask.dataframe.dask_expr.io.io:FromGraph",
+    "FromPandas": "dask.dataframe.dask_expr.io.io:FromPandas",
     "HashJoinP2P": "dask.dataframe.dask_expr._merge:HashJoinP2P",
     "create_assign_index_merge_transfer": (
         "dask.dataframe.dask_expr._merge:create_assign_index_merge_transfer"

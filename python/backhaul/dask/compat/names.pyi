@@ -32,6 +32,8 @@ from dask.dataframe.dask_expr._merge import (
 )
 from dask.dataframe.dask_expr._shuffle import P2PShuffle as P2PShuffle
 from dask.dataframe.dask_expr._shuffle import _is_numeric_cast_type as is_numeric_cast_type
+from dask.dataframe.dask_expr.io.io import FromGraph as FromGraph
+from dask.dataframe.dask_expr.io.io import FromPandas as FromPandas
 from dask.dataframe.dispatch import from_pyarrow_table_dispatch as from_pyarrow_table_dispatch
 from dask.dataframe.dispatch import to_pyarrow_table_dispatch as to_pyarrow_table_dispatch
 from dask.dataframe.multi import merge_chunk as merge_chunk

@@ -137,8 +137,12 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         expressions = _expressions_of(self)
         if not any(type(each).__name__ in _P2P for each in expressions):
             return original(self)
-        # It imports dask.dataframe, which most processes do without.
-        graphs = importlib.import_module("backhaul.dask.exchange.graphs")
+        try:
+            # It imports dask.dataframe, which most processes do without.
+            graphs = importlib.import_module("backhaul.dask.exchange.graphs")
+        except ImportError as error:
+            logger.info("The exchange is off: %s", error)
+            return original(self)
         view = _look(*noted)
         tasks: dict[Any, Any] = {}
         for each in expressions:

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
-from backhaul.dask.compat.names import Fused, HashJoinP2P, List, P2PShuffle, Task, TaskRef
+from backhaul.dask.compat.names import (
+    Expr,
+    FromGraph,
+    FromPandas,
+    Fused,
+    HashJoinP2P,
+    List,
+    P2PShuffle,
+    Task,
+    TaskRef,
+)
 from backhaul.dask.exchange.cluster import ClusterView
 from backhaul.dask.exchange.columns import Schema, Unsupported, schema_of
 from backhaul.dask.exchange.tasks import (
@@ -60,12 +69,16 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
     try:
         if not patch.fits(kind):
             raise Unsupported("this release of Dask has another P2P than the one that was read")
-        if (reason := cluster.refusal()) is not None:
-            raise Unsupported(reason)
+        if (refusal := cluster.refusal()) is not None:
+            raise Unsupported(refusal)
         return make_layer(expr, cluster)
-    except Unsupported as reason:
-        logger.info("The exchange leaves %s to Dask's P2P: %s", expr._name, reason)
-        return None
+    except Unsupported as error:
+        reason = str(error)
+    except Exception as error:
+        # P2P shows whether the expression itself is at fault.
+        reason = repr(error)
+    logger.info("The exchange leaves %s to Dask's P2P: %s", expr._name, reason)
+    return None
 
 
 @dataclass(frozen=True)
@@ -212,7 +225,7 @@ def _check_memory(sides: Sequence[_Side], cluster: ClusterView) -> None:
 
 def _bytes_of(frame: Any, cluster: ClusterView) -> float:
     """Estimate the size of a frame by that of its sources."""
-    known, unknown, is_kept = 0.0, 0, False
+    known, kinds = 0.0, set()
     stack, seen = [frame], set()
     while stack:
         expr = stack.pop()
@@ -222,16 +235,14 @@ def _bytes_of(frame: Any, cluster: ClusterView) -> float:
         dependencies = expr.dependencies()
         stack += dependencies
         if isinstance(expr, Fused):
-            stack += [each for each in expr.exprs if hasattr(each, "dependencies")]
+            stack += [each for each in expr.exprs if isinstance(each, Expr)]
         elif not dependencies:
-            source = getattr(getattr(expr, "frame", None), "_data", None)
-            if isinstance(source, pd.DataFrame | pd.Series):
-                known += float(np.sum(source.memory_usage()))
-            elif type(expr).__name__ == "FromGraph":
-                is_kept = True
-                unknown += int(expr.npartitions)
-            else:
-                unknown += int(expr.npartitions)
-    assumed = float(unknown * _PARTITION_BYTES)
+            kinds.add(type(expr))
+            if isinstance(expr, FromPandas):
+                known += float(np.sum(expr.operand("frame")._data.memory_usage()))
+    kinds.discard(FromPandas)
+    if not kinds:
+        return known
+    assumed = known + float(frame.npartitions * _PARTITION_BYTES)
     # Persisted partitions are in the memory that the workers use.
-    return known + (min(assumed, cluster.used_bytes) if is_kept else assumed)
+    return known + min(assumed, cluster.used_bytes) if kinds == {FromGraph} else assumed

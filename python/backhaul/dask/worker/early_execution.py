@@ -1,7 +1,7 @@
-"""A task that a thread of a worker has begun before the event loop heard of it.
+"""Early execution: a thread of a worker runs a task before the event loop has its message.
 
-It is an `Execution` as any other, but for what the state machine has not made yet: what the task is
-comes from the scheduler's message, and belongs to the state machine's task once that exists.
+The task is an `Execution` without a task of the state machine. Its attributes come from the
+scheduler's message, and belong to the state machine's task once that exists.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from backhaul.dask.worker.state_lock import YIELD_S
 
 __all__ = ["Announced", "Ending", "Foretold", "catching_up_variable"]
 
-#: The foretold task that this thread runs
+#: The early task that this thread runs
 _running = threading.local()
 
-#: How often a task that waits for the event loop looks whether there is one still
+#: How often a task that waits for the event loop checks that the loop is not closed, in seconds
 _LOOK_S: Final = 0.2
 
 
 class Ending(NamedTuple):
-    """How a task ended that a thread has run by itself."""
+    """The outcome of an early task that has succeeded."""
 
     value: object
     nbytes: int
@@ -44,12 +44,12 @@ class Ending(NamedTuple):
     stop_s: float
     stimulus_id: str
     thread: int
-    #: When the thread took it
+    #: Time at which the thread took the task
     started_s: float | None
 
 
 class Announced:
-    """What the scheduler's message says of a task, until the state machine has one."""
+    """The attributes of a task in the scheduler's message, until the state machine has the task."""
 
     __slots__ = (
         "annotations",
@@ -73,18 +73,18 @@ class Announced:
 
 
 class Foretold(Execution):
-    """One task that a thread begins by itself.
+    """One early task.
 
     Parameters
     ----------
     worker : distributed.Worker
-        Whose task it is.
+        The worker of the task.
     announced : Announced
         The task.
     line : Line
-        Of the pool.
+        The local queue of the pool.
     call_loop : callable
-        Has the event loop take what has arrived, now.
+        Lets the event loop handle the arrived messages immediately.
     """
 
     __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_disowned", "is_heard", "run_id")
@@ -99,51 +99,51 @@ class Foretold(Execution):
         super().__init__(worker, announced, line)
         self.run_id = announced.run_id
         self._call_loop = call_loop
-        #: The id with which the scheduler was told of its end
+        #: Stimulus id of the report to the scheduler
         self._stimulus_id: ToldStimulus | None = None
         self._on_named: threading.Event | None = None
         self.is_disowned = False
         self.is_heard = False
 
     def take_given(self, data: dict[Any, Any], context: contextvars.Context) -> None:
-        """Take inputs that are known to be here; to be run in the context that is given."""
+        """Set inputs that are in memory; runs in the given context."""
         self._take_given(data)
         self._context = context
 
     def adopt(self, task_state: Any) -> None:
-        """Belong to what the state machine has made of it; called by the event loop."""
+        """Join the task to the state machine's task; called by the event loop."""
         task_state.start_time = self.task_state.start_time
         self.task_state = task_state
         if self._context is not None:
             self._context.run(self._count_as_read, task_state)
 
     def _count_as_read(self, task_state: Any) -> None:
-        """Read the inputs, in the context of the task, where that is counted."""
+        """Read the inputs again in the context of the task, for a store that counts reads."""
         if type(data_of(self._worker)) is not dict:
-            # One that is not there was when it was read.
+            # An input may have been freed since the task read it.
             with contextlib.suppress(KeyError):
                 self._inputs()
 
     def disown(self) -> None:
-        """Belong to nothing: the event loop has heard of it, and wants none."""
+        """Abandon the task, because the state machine does not want it; its end is ignored."""
         self.is_disowned = True
         if self._on_named is not None:
             self._on_named.set()
 
     def value(self) -> tuple[Any, ...]:
-        """Give what it came to, alone; nothing while it runs, or if it raised."""
-        # As one, for a thread that looks while another one ends it.
+        """Return the result alone; empty while the task runs, or if it raised."""
+        # Read in one step, because another thread may end the task meanwhile.
         outcome, error, broken = self._outcome, self._error, self._broken
         if self._ended_s and error is None and broken is None and outcome is not None:
             return (outcome[0],)
         return ()
 
     def is_over(self) -> bool:
-        """Tell whether it has ended and the scheduler knows."""
+        """Tell whether the task has ended and the end was reported to the scheduler."""
         return self._is_over
 
     def ending(self) -> Ending | None:
-        """Say how it ended; None if it is under way, or has not ended well."""
+        """Return the outcome; None if the task is running, or has not succeeded."""
         if not self._is_over or self._stimulus_id is None or self.cancelled():
             return None
         value, nbytes, kind = self._outcome
@@ -160,16 +160,16 @@ class Foretold(Execution):
         )
 
     def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Be done with it: the state machine goes through it later; called by the event loop.
+        """Finish the item after the report to a state in Rust; called by the event loop.
 
         Parameters
         ----------
         prefix : str
-            Of its key.
+            Prefix of its key.
         span_id : str or None
             Span that its metrics belong to.
         inputs : iterable of key
-            What it has read.
+            Keys of the results that it has read.
         """
         worker = self._worker
         self._is_named = True
@@ -184,47 +184,47 @@ class Foretold(Execution):
         add_up(worker, prefix, span_id, None, self._metrics, self._started_s)
 
     def settle_in(self, sums: Sums, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Be done with it, as `settle`; called by any thread.
+        """Finish the item as `settle` does; called by any thread.
 
         Parameters
         ----------
         sums : Sums
-            Have what was measured, until the event loop adds it to the worker's metrics.
+            Keeps the metrics until the event loop adds them to the worker's.
         prefix : str
-            Of its key.
+            Prefix of its key.
         span_id : str or None
             Span that its metrics belong to.
         inputs : iterable of key
-            What it has read.
+            Keys of the results that it has read.
         """
         self._is_named = True
         metrics = self._metrics
         if inputs:
             sums.count_reads(data_of(self._worker), inputs, metrics)
-        # That it waited since it ended is nobody's time.
+        # The wait since the end of the task belongs to no metric.
         ended_s = self._ended_s
         measured_s = seconds_in(metrics, self._metrics_before)
         executor_s = max(0.0, ended_s - self._submitted_s - measured_s)
         sums.add(prefix, span_id, metrics, executor_s, ended_s - self._started_s)
 
     def _count_as_looked_up(self, inputs: Any) -> None:
-        # One that is not there was when it was read.
+        # An input may have been freed since the task read it.
         with contextlib.suppress(KeyError):
             self._looked_up(inputs)
 
     def is_over_ahead(self) -> bool:
-        """Note that it has ended, if the event loop has not heard of it."""
+        """Note that the task has ended, if the state machine has not started it yet."""
         if self._is_named:
             return False
         self._is_over = True
         if not self._data:
-            # Up to ten milliseconds' tasks wait for the event loop, and the garbage collector looks
-            # at all that they hold.
+            # The tasks of ten milliseconds may wait for the event loop, and the garbage collector
+            # traverses all objects that they hold.
             self._context = self._measured = None  # type: ignore[assignment]
         return True
 
     def _whole_context(self) -> contextvars.Context:
-        """Give the context of the task, made anew if it was dropped; called by the event loop."""
+        """Return the context of the task, made again if it was dropped; for the event loop."""
         if self._context is None:
             assert self._line is not None
             self._measured = recorder(self._metrics)
@@ -233,25 +233,25 @@ class Foretold(Execution):
         return self._context
 
     def finish(self) -> None:
-        """Tell the state machine, or do so when it has named it; called by the event loop."""
+        """Report the end to the state machine, after the start; called by the event loop."""
         self._whole_context()
         super().finish()
 
     def name(self, span_id: str | None) -> None:
-        # A thread may be about to note that it is over.
+        # The thread that runs the task may be about to note its end.
         with self._line_lock():
             super().name(span_id)
         if self._on_named is not None:
             self._on_named.set()
 
     def run(self) -> None:
-        """Run the task, and those that come next; called by a thread of the pool."""
+        """Run the task, and then the next ones; called by a thread of the pool."""
         execution: Any = self
         assert self._line is not None
         between = self._line.between
         try:
             while execution is not None:
-                # Some of those that come next may be the event loop's.
+                # The event loop may have started some of the next tasks.
                 _running.task = execution if type(execution) is Foretold else None
                 execution = execution._run_and_report()
                 _running.task = None
@@ -269,11 +269,12 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        # Whoever has the stream may look at the state, and wait for this thread.
+        # With a time limit, because the owner of the stream may read the state and wait for this
+        # thread.
         has_stream = stream.lock.acquire(timeout=YIELD_S)
         try:
             if not has_stream or not stream.send_in_thread(message, is_last=is_last):
-                # Behind what it has to do: it has the stream, which may be closing or replaced.
+                # The event loop sends the message; its stream may be closing or replaced.
                 self.get_loop().call_soon_threadsafe(_send, worker, message)
                 if has_stream:
                     stream.flush_in_thread()
@@ -283,7 +284,7 @@ class Foretold(Execution):
         return True
 
     def catch_up(self) -> None:
-        """Have the event loop hear of it, and wait; called by the task itself."""
+        """Wait until the event loop has started this task; called by the task itself."""
         with self._line_lock():
             if self._is_named or self.is_disowned:
                 return
@@ -298,7 +299,7 @@ class Foretold(Execution):
         return self._line.lock
 
     def _finished_message(self) -> dict[str, Any] | None:
-        """Make the message that it has finished; None if that is the event loop's to say."""
+        """Make the ``task-finished`` message; None if the event loop has to report the end."""
         if self._error is not None or self._broken is not None or self.cancelled():
             return None
         value, nbytes, kind = self._outcome
@@ -331,12 +332,12 @@ class Foretold(Execution):
     def _event(self) -> Any:
         event = super()._event()
         if self._stimulus_id is not None:
-            # It has ended well.
+            # The success was reported with this id.
             event.stimulus_id = self._stimulus_id
         return event
 
 
-#: A worker that handles no messages any more
+#: States of a worker that handles no messages any more
 _ENDED: Final = frozenset({Status.closing, Status.closed, Status.failed, Status.stopped})
 
 
@@ -345,7 +346,7 @@ def _send(worker: Worker, message: dict[str, Any]) -> None:
 
 
 class _CatchingUp:
-    """The context variable of a task's worker: whoever asks for it finds the task executing."""
+    """The context variable of a task's worker; a read waits until the task is executing."""
 
     def __init__(self, variable: contextvars.ContextVar[Worker]) -> None:
         self.variable = variable
@@ -361,5 +362,5 @@ class _CatchingUp:
 
 
 def catching_up_variable(original: Any) -> Any:
-    """Make the variable of `distributed.get_worker` one that has the event loop catch up."""
+    """Make a variable for `distributed.get_worker` that lets the event loop catch up."""
     return _CatchingUp(original)

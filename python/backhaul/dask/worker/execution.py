@@ -1,14 +1,14 @@
 """Execution of a worker's tasks without an asyncio task, a future and five contexts for each.
 
 `distributed.Worker.execute` is a coroutine that awaits a future of a thread pool: per task that is
-an asyncio task, two futures chained across threads, and a dozen generators that measure time. All
-of it is there to run one function in one thread and tell the state machine. Here a task is one
-object in the queue of the same thread pool; its thread runs the function and calls the event loop,
-which tells the state machine. What can be observed is kept: the same threads, thread state, context
-variables, events, metrics, logs.
+an asyncio task, two futures chained across threads, and a dozen generators that measure time, to
+run one function in one thread and to notify the state machine. Here a task is one object in the
+queue of the same thread pool; its thread runs the function and calls the event loop, which notifies
+the state machine. A program observes the same as in Dask: threads, thread state, context variables,
+events, metrics, logs.
 
-What is not an ordinary task, a coroutine, an actor's method, another executor, a span, goes the way
-it always went.
+All other tasks take Dask's path, such as coroutines, methods of actors, and tasks for other
+executors.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ __all__ = ["Execution"]
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
 
-#: What `Execution._finish` caused to be started, in this thread, at the moment.
+#: Tasks that the current call of `Execution._finish` in this thread has started.
 _current = threading.local()
 
-#: Under this key Dask's worker collects what is measured during one of its instructions.
+#: Key under which Dask's worker collects metrics during one of its instructions.
 _METRICS_KEY = "async-instruction"
 
-#: With more tasks than this ready for each thread, nobody is kept idle if the scheduler hears of a
-#: finished one a little later, and several reports go in one batch.
+#: With more ready tasks than this for each thread, reports wait to be sent in one batch: the worker
+#: has enough work until the scheduler gets them.
 _READY_ENOUGH = 3
 _PATIENCE_S = 0.002
 
@@ -74,9 +74,9 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
-    """Have a method of ours appear in stacks where the function of Dask's is that it stands for.
+    """Show a method in stacks as the function of Dask that it replaces.
 
-    Dask knows by the file where a task begins: the profile of a worker and the traceback of an
+    Dask finds the beginning of a task by the file: the profile of a worker and the traceback of an
     exception start with the first frame that is not in ``distributed/worker.py``.
     """
 
@@ -91,10 +91,10 @@ def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
 
 
 class Execution(asyncio.Future[None]):
-    """One task on its way through the thread pool; an item of its queue.
+    """One task in the thread pool; an item of its queue.
 
-    As a future it stands for the instruction where the worker waits for, or cancels, all that are
-    under way.
+    The object is a future, because the worker waits for, or cancels, the futures of all running
+    instructions.
     """
 
     __slots__ = (
@@ -131,45 +131,47 @@ class Execution(asyncio.Future[None]):
         self.task_state = task_state
         self._key = task_state.key
         self._run_spec = task_state.run_spec
-        #: Whether the state machine has named it, and a thread has taken it before that
+        #: Whether the state machine has started the task
         self._is_named = False
+        #: Whether a thread has taken the task before that
         self.is_claimed = False
+        #: Whether the task has ended before that
         self._is_over = False
-        #: When it ended, and whether the report of that was to wait for others
+        #: When the task ended, and whether its report may wait for others
         self._ended_s = 0.0
         self.is_deferred = False
         #: When the instruction began: time that no other metric accounts for is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
         self._measured = recorder(self._metrics)
-        #: What the task raised.
+        #: Exception of the task.
         self._error: BaseException | None = None
-        #: What was raised around the task, or its `SystemExit` or `KeyboardInterrupt`.
+        #: Exception of the code around the task, or the task's `SystemExit` or `KeyboardInterrupt`.
         self._broken: BaseException | None = None
         self._outcome: Any = None
 
     def take_data(self) -> bool:
-        """Look up the dependencies; False if one of them is not there."""
+        """Look up the dependencies; False if one of them is missing."""
         callbacks = context_meter._callbacks
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
             self._data = self._inputs()
-            #: A copy of the context that caused the instruction, as a task of asyncio has, but
-            #: for the lease of a task whose end that was.
+            #: A copy of the context of the event that caused the instruction, as an asyncio task
+            #: has, but without the lease of a task whose end was that event.
             self._context = (
                 context_without_lease()
                 if current_lease.get() and lease_of(self._worker.state, self._key) is None
                 else contextvars.copy_context()
             )
         except Exception:
-            # Dask's own code meets the same error again, and reports it.
+            # Dask's own code gets the same error, and reports it.
             return False
         finally:
             callbacks.reset(token)
         return True
 
     def _take_given(self, data: dict[Any, Any]) -> None:
-        """Take inputs that somebody has looked up, in a context that is the task's alone."""
+        """Set inputs that the caller has looked up; runs in the context of the task."""
         callbacks = context_meter._callbacks
         callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         self._data = data
@@ -182,24 +184,24 @@ class Execution(asyncio.Future[None]):
         start = time()
         found = self._looked_up(keys)
         stop = time()
-        # Threshold and record of Worker.execute.
+        # Threshold and record as in Worker.execute.
         if stop - start > 0.005:
             task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
         return found
 
     def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
-        """Read results of the worker, which are counted."""
+        """Read results of the worker, and count the reads."""
         worker = self._worker
         if worker.digests is None:
             return read_all(data_of(worker), keys)
-        # Whoever reads digests sees each of them.
+        # With digests, each read is visible.
         data = data_of(worker)
         return {key: data[key] for key in keys}
 
     def claim(self) -> None:
-        """Have a thread begin with it, which the event loop hears of later."""
+        """Begin the task in this thread, before the event loop has started it."""
         self.is_claimed = True
-        # Until here it has waited for a thread, as others do for whom nothing was prepared.
+        # The time until now is the wait for a thread, which other tasks do not count either.
         self._started_s = perf_counter()
         self._begin()
 
@@ -209,7 +211,7 @@ class Execution(asyncio.Future[None]):
         self._submitted_s = perf_counter()
 
     def name(self, span_id: str | None) -> None:
-        """Have the state machine's consent, and stand for its instruction."""
+        """Note that the state machine has started the task; the item is its instruction now."""
         worker = self._worker
         self._is_named = True
         self._span_id = span_id
@@ -220,11 +222,11 @@ class Execution(asyncio.Future[None]):
             self._line.end(self)
 
     def submit(self, executor: ThreadPoolExecutor, span_id: str | None) -> None:
-        """Queue it at the end of this turn of the event loop."""
+        """Queue the task at the end of this turn of the event loop."""
         self.name(span_id)
         self._begin()
-        # Not at once: the thread would wake up to wait for the interpreter, which this one needs
-        # until the end of its turn.
+        # Not now, because the thread would wake up and wait for the GIL, which this one needs until
+        # the end of its turn.
         started = getattr(_current, "started", None)
         if started is None:
             self.get_loop().call_soon(self._enqueue, executor, context=self._context)
@@ -232,7 +234,7 @@ class Execution(asyncio.Future[None]):
             started.append((self, executor))
 
     def cancel(self, msg: Any = None) -> bool:
-        """Leave the task to itself: the worker is closing and stops listening."""
+        """Ignore the end of the task, because the worker is closing."""
         if not super().cancel(msg):
             return False
         self.get_loop().call_soon(self._give_up)
@@ -253,22 +255,22 @@ class Execution(asyncio.Future[None]):
             with executor._shutdown_lock:
                 if executor._shutdown:
                     raise RuntimeError("cannot schedule new futures after shutdown")
-                # Starting a thread may fail: then nothing has been queued yet.
+                # Starting a thread may fail, so the item is queued after that.
                 executor._adjust_thread_count()
                 executor._work_queue.put(self)
         except RuntimeError as error:
             self._broken = error
-            # Later, as the state machine may start a task that ends here as well: no recursion.
+            # Later, to avoid recursion: the state machine may start a task that ends here as well.
             self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
-        """Run the task, and those that come next; called by a thread of the pool."""
+        """Run the task, and then the next ones; called by a thread of the pool."""
         execution: Execution | None = self
         while execution is not None:
             execution = execution._run_and_report()
 
     def _run_and_report(self) -> Any:
-        """Run the task; gives what the thread is to run at once."""
+        """Run the task; return the next one for this thread."""
         if self.cancelled():
             return None
         line = self._line
@@ -285,7 +287,7 @@ class Execution(asyncio.Future[None]):
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)
         except RuntimeError:
-            # The event loop has been closed, with the worker that would handle the result.
+            # The worker is closed with its event loop, and needs no result.
             if not event_loop.is_closed():
                 raise
         return None
@@ -335,25 +337,25 @@ class Execution(asyncio.Future[None]):
             self._times = wall_s + delay_s, stop_s + delay_s
 
     def tell_ahead(self, *, is_last: bool) -> bool:
-        """Tell the scheduler that it has ended, if the event loop need not be the first to know.
+        """Report the end to the scheduler before the event loop handles it, if possible.
 
-        Called by the thread that ran it, while the state machine is not told anything.
+        Called by the thread that ran the task, with the lock of the local queue.
         """
         return False
 
     def is_over_ahead(self) -> bool:
-        """Note that it has ended, if the event loop has not heard of it."""
+        """Note that an early task has ended, if the state machine has not started it yet."""
         return False
 
     def finish(self) -> None:
-        """Tell the state machine, or do so when it has named it; called by the event loop."""
+        """Report the end to the state machine, after the start; called by the event loop."""
         if self._is_named:
             self._context.run(self._finish)
         else:
             self._is_over = True
 
     def _finish(self) -> None:
-        """Tell the state machine; called by the event loop, in the context of the instruction."""
+        """Report to the state machine; called by the event loop, in the instruction's context."""
         if self.cancelled():
             self._drop()
             return
@@ -383,10 +385,10 @@ class Execution(asyncio.Future[None]):
                     execution._enqueue(executor)
 
     def _account(self) -> None:
-        """Note how long the thread pool took around the task."""
+        """Measure the overhead of the thread pool for the task."""
         now_s = perf_counter()
         if self.is_deferred:
-            # That it waited for others is nobody's time.
+            # The wait of the report for others belongs to no metric.
             waited_s = now_s - self._ended_s
             self._started_s += waited_s
             self._submitted_s += waited_s
@@ -394,7 +396,7 @@ class Execution(asyncio.Future[None]):
         self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
 
     def _drop(self) -> None:
-        """Let go of what the task had and made; its exception refers back to here."""
+        """Release inputs and outcome, because the traceback of an exception refers to this item."""
         self._data = self._context = None  # type: ignore[assignment]
         self._outcome = self._error = self._broken = None
 

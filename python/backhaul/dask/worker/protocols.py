@@ -1,4 +1,4 @@
-"""What a worker's line holds: tasks that threads take by themselves, and have ended."""
+"""Protocols of the items of a worker's local queue."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ __all__ = ["ForetoldItem", "Item"]
 
 
 class Item(Protocol):
-    """A task that is laid out, or that runs."""
+    """A queued or running task."""
 
     task_state: Any
-    #: Whether a thread has taken it before the state machine named it
+    #: Whether a thread has taken the task before the state machine started it
     is_claimed: bool
-    #: Whether the thread that ended it went on at once, or has told the scheduler, so that the
-    #: report may wait
+    #: Whether the report to the state machine may wait: the thread has taken another task, or has
+    #: reported to the scheduler
     is_deferred: bool
 
     def claim(self) -> None:
-        """Note that a thread has taken it; called by that thread."""
+        """Note that a thread has taken the task; called by that thread."""
 
     def tell_ahead(self, *, is_last: bool) -> bool:
-        """Tell the scheduler that it has ended, if that may be; called by its thread.
+        """Report the end to the scheduler, if possible; called by the thread of the task.
 
-        What is not the last the thread has to tell for now may wait for others.
+        Unless `is_last`, the report may wait to be sent with others of the thread.
         """
 
     def is_over_ahead(self) -> bool:
-        """Note that it has ended, which the event loop sees when it hears of it.
+        """Note that the task has ended before the state machine has started it.
 
-        False if it has heard of it; the lock of the line is held.
+        False if the state machine has started the task; the lock of the local queue is held.
         """
 
     def finish(self) -> None:
-        """Tell the state machine how it ended; called by the event loop."""
+        """Report the end to the state machine; called by the event loop."""
 
 
 class ForetoldItem(Item, Protocol):
-    """A task that a thread has begun before the event loop heard of it."""
+    """An early task: a thread has begun it before the event loop has its message."""
 
     run_id: int
-    #: Whether the state machine has heard that there is such a task
+    #: Whether the state machine has the task
     is_heard: bool
 
     def adopt(self, task_state: Any) -> None:
-        """Belong to what the state machine has made of it; called by the event loop."""
+        """Join the task to the state machine's task; called by the event loop."""
 
     def is_over(self) -> bool:
-        """Tell whether it has ended and the scheduler knows."""
+        """Tell whether the task has ended and the end was reported to the scheduler."""
 
     def ending(self) -> Any:
-        """Say how it ended; None if it is under way, or has not ended well."""
+        """Return the outcome; None if the task is running, or has not succeeded."""
 
     def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Be done with it: the state machine goes through it later; called by the event loop."""
+        """Finish the item after the report to a state in Rust; called by the event loop."""
 
     def settle_in(self, sums: Any, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Be done with it, as `settle`, but for the worker's metrics; called by any thread."""
+        """Finish the item as `settle` does, with metrics in `sums`; called by any thread."""
 
     def disown(self) -> None:
-        """Belong to nothing: the event loop has heard of it, and wants none."""
+        """Abandon the task, because the state machine does not want it; its end is ignored."""
 
     def value(self) -> tuple[Any, ...]:
-        """Give what it came to, alone; nothing while it runs, or if it raised."""
+        """Return the result alone; empty while the task runs, or if it raised."""

@@ -1,14 +1,14 @@
-"""What a thread tells a worker's state by itself, while Rust has it.
+"""Reports of a worker's threads to its state machine, while Rust has the state.
 
-A thread has read the scheduler's message, run the task and told the scheduler of its end
-(`backhaul.dask.worker.early_execution`). What is left is that the state machine hears of both,
-which the event loop would see to some milliseconds later, in some 70 us of the interpreter's for
-each task. Where Rust has the state (`backhaul.dask.worker.core`) a call does that, and any thread
-may make it: in the event loop's place, in the order in which the messages came, and under the same
-locks. So it does that where it would sleep otherwise.
+After early execution (`backhaul.dask.worker.early_execution`) the scheduler has the end of the
+task, but the state machine has neither the task nor its end. The event loop would handle both some
+milliseconds later, in some 70 us of Python for each task. If Rust has the state
+(`backhaul.dask.worker.core`), one call handles both, and any thread may make the call in the place
+of the event loop: in the order of the messages, and with the same locks. A thread does so when it
+would sleep otherwise.
 
-Whatever is not a plain task that has ended well, or results that are freed, the event loop handles
-as ever, and all that comes behind it.
+Threads handle plain tasks that have succeeded, and freed results. The event loop handles any other
+message, and all messages after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from backhaul.dask.worker.state_lock import YIELD_S
 
 __all__ = ["ThreadEvents", "lives_through"]
 
-#: The one whose source was read, whoever replaces it later
+#: Dask's method, whose digest was checked; a program may replace it later
 _BATCHED_SEND: Final = Worker.batched_send
 
 
@@ -46,14 +46,14 @@ class ThreadEvents:
     worker : distributed.Worker
         The worker.
     line : Line
-        Of its default pool.
+        The local queue of its default pool.
     arrivals : Arrivals
-        Messages of its scheduler.
+        Inbox of messages of its scheduler.
 
     Attributes
     ----------
     has_riders : bool
-        Whether messages wait for one to ride with, which have been told and not sent.
+        Whether messages of the state machine wait to be sent with another one.
     """
 
     def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
@@ -64,17 +64,17 @@ class ThreadEvents:
         self._is_at_work = False
         self.has_riders = False
 
-    # Called by threads of the pool between their tasks, and by whoever looks at the state
+    # Called by threads of the pool between their tasks, and before a read of the state
 
     def handle(self) -> bool:
-        """Handle what has come first, as far as a thread may; tells whether anything was.
+        """Handle the oldest messages, as far as a thread may; tell whether any was handled.
 
-        It does not wait for whoever is at work on the same: the event loop looks often, and whoever
-        has the one lock may wait for the other.
+        The method does not wait for another thread that handles messages: the event loop calls this
+        method often, and the owner of one lock may wait for the other.
         """
         arrivals = self._arrivals
-        # Nor where the event loop is at it, which looks at the state itself, with the line's lock;
-        # nor in the midst of what this thread does with a lock, where a finalizer may look.
+        # Nothing is handled while the event loop is at work, which reads the state with the local
+        # queue's lock, nor while this thread has one of the locks: a finalizer may read the state.
         if (
             not arrivals.has_unhandled(1)
             or arrivals.is_handling
@@ -84,11 +84,11 @@ class ThreadEvents:
             or not arrivals.lock.acquire(blocking=False)
         ):
             return False
-        # What is let go of goes when this returns, and the locks are free: somebody's finalizer may
-        # wait for the event loop, which waits for them.
+        # Released objects are destroyed when this returns and the locks are free, because a
+        # finalizer may wait for the event loop, which waits for the locks.
         gone: list[Any] = []
         try:
-            # What it runs may look, too.
+            # Code that the reports run may read the state, which calls this method again.
             if arrivals.is_handling or self._is_at_work:
                 return False
             self._is_at_work = True
@@ -97,7 +97,7 @@ class ThreadEvents:
             finally:
                 self._is_at_work = False
         except Exception as error:
-            # As from a handler in the event loop, which ends the stream.
+            # Ends the stream, as an error of a handler in the event loop does.
             arrivals.fail(error)
             return True
         finally:
@@ -106,14 +106,14 @@ class ThreadEvents:
     # Called by threads of the pool, between their tasks
 
     def flush(self) -> None:
-        """Send what has waited for a message to ride with."""
+        """Send messages that have waited to be sent with another one."""
         self.has_riders = False
         stream = self._worker.batched_stream
         if isinstance(stream, SharedBatchedSend):
             stream.flush_in_thread()
 
     def are_handled_here(self) -> bool:
-        """Tell whether threads handle messages at all, as things are; the line's lock is held."""
+        """Tell whether threads may handle messages now; the lock of the local queue is held."""
         worker, keeper = self._worker, self._line.keeper
         return (
             keeper is not None
@@ -126,7 +126,7 @@ class ThreadEvents:
         )
 
     def _handle_with_locks(self, gone: list[Any]) -> bool:
-        """Handle messages, unless somebody has one of the locks who may wait for another."""
+        """Handle messages, unless another thread keeps one of the locks for `YIELD_S`."""
         line = self._line
         lock = store_lock(data_of(self._worker))
         if not line.lock.acquire(timeout=YIELD_S):
@@ -135,7 +135,7 @@ class ThreadEvents:
             if lock is not None and not lock.acquire(timeout=YIELD_S):
                 return False
             try:
-                # What the event loop has to tell comes first.
+                # Reports of the event loop come first.
                 return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
             finally:
                 if lock is not None:
@@ -144,9 +144,9 @@ class ThreadEvents:
             line.lock.release()
 
     def _handle_all(self, gone: list[Any]) -> bool:
-        """Handle messages up to the first that is the event loop's, and do what comes of it.
+        """Handle messages up to the first for the event loop, and perform the instructions.
 
-        `gone` keeps what is let go of.
+        `gone` keeps the released objects alive.
         """
         told: Told = []
         try:
@@ -174,7 +174,7 @@ class ThreadEvents:
         return bool(batches)
 
     def _handle(self, message: Any, told: Told, gone: list[Any]) -> bool:
-        """Handle one message; False, and nothing was done, if it is the event loop's."""
+        """Handle one message; False, without any effect, if the event loop has to handle it."""
         if type(message) is not dict:
             return False
         operation = message.get("op")
@@ -192,7 +192,7 @@ class ThreadEvents:
         return operation == "compute-task" and self._ended(message, told, gone)
 
     def _ended(self, message: dict[str, Any], told: Told, gone: list[Any]) -> bool:
-        """Have the state machine go through a task; False, and nothing was done, if it may not."""
+        """Report an ended task; False, without any effect, if the event loop has to do that."""
         line, worker = self._line, self._worker
         key, inputs = message["key"], message["who_has"]
         item = line.foretold.get(key)
@@ -207,7 +207,7 @@ class ThreadEvents:
             message["op"] = "compute-task"
             return False
         lived, more = answer
-        # Its inputs may be freed already.
+        # The item may have the last reference to its inputs.
         gone.append(item)
         if lived is not False:
             item.settle_in(self._sums, key_split(key), message["span_id"], inputs)
@@ -218,9 +218,9 @@ class ThreadEvents:
         return True
 
     def _tell(self, told: Told) -> None:
-        """Send what the state machine says of results that are gone; the rest is the event loop's.
+        """Send the state machine's messages about released results.
 
-        What else it wants, as to fetch something or run what has waited, the event loop does.
+        The event loop performs other instructions, such as to fetch a result or to run a task.
         """
         if not told:
             return
@@ -235,19 +235,19 @@ class ThreadEvents:
                 if rides:
                     return
         else:
-            # Some of it may want a thread.
+            # One of the instructions may need a thread.
             self._line.leave_threads()
         self._call(self._line.perform, told)
 
     def _call(self, function: Any, *args: Any) -> None:
-        # Closed, with the worker
+        # The event loop may be closed, with the worker
         with contextlib.suppress(RuntimeError):
             self._line.event_loop.call_soon_threadsafe(function, *args)
 
     # Called by the event loop
 
     def publish(self) -> None:
-        """Add what was measured to the worker's metrics, and see that what waits is sent."""
+        """Add the measured times to the worker's metrics, and send the messages that wait."""
         self._sums.publish(self._worker)
         if self.has_riders:
             self.has_riders = False
@@ -257,23 +257,24 @@ class ThreadEvents:
 
 
 def lives_through(line: Line, item: ForetoldItem, message: dict[str, Any]) -> bool:
-    """Have the state machine go through a task that has ended, if Rust has its state.
+    """Report an ended early task to the state machine, if Rust has the state.
 
     Called by the event loop.
 
     Parameters
     ----------
     line : Line
-        Of the pool that has run it.
+        The local queue of the pool that has run the task.
     item : ForetoldItem
         The task, which has ended.
     message : dict
-        The scheduler's that asked for it, without ``op``.
+        The scheduler's message that requested the task, without ``op``.
 
     Returns
     -------
     bool
-        False if Rust does not have it, or the task is Python's; nothing was done then.
+        False, without any effect, if Rust does not have the state, or Python has to handle the
+        task.
     """
     keeper = line.keeper
     if keeper is None or line.is_busy():
@@ -300,7 +301,7 @@ def _gone_through(
     *,
     is_unwatched: bool = False,
 ) -> tuple[bool | None, Told] | None:
-    """Have the state go through both events, as `Keeper.live_through` says; the lock is held."""
+    """Handle both events of a task as `Keeper.live_through` does; the lock is held."""
     key, threads = message["key"], line.worker.threads
     threads[key] = ending.thread
     answer: tuple[bool | None, Told] | None = line.keeper.live_through(
@@ -309,7 +310,7 @@ def _gone_through(
     if answer is None:
         del threads[key]
     elif answer[0] is False:
-        # It is named when there is a thread for it.
+        # The state machine starts the task later, when it has a thread for the task.
         item.is_heard = True
         threads.pop(key, None)
     else:
@@ -318,7 +319,7 @@ def _gone_through(
 
 
 def _done(message: dict[str, Any], ending: Any) -> Any:
-    """Make the event that a task has ended well."""
+    """Make the event of the success of a task."""
     value, nbytes, kind, start_s, stop_s, stimulus_id = ending[:6]
     return execute_success_event(
         message["key"], message["run_id"], value, start_s, stop_s, nbytes, kind, stimulus_id

@@ -1,17 +1,18 @@
-"""Small results that travel with the message that a task has finished: the part of a scheduler.
+"""Inline results, the scheduler's part: small results in the ``task-finished`` message.
 
-Dask's client hears that a result is there, asks the scheduler for it, which asks the worker: two
-requests for a few bytes, a quarter of what a small task takes. Here the worker adds a plain small
-result to ``task-finished`` (`backhaul.dask.worker.inline_results`); the scheduler hands it on to
-those clients that want the task and have said that they keep results
-(`backhaul.dask.client.result_cache`), right before its own ``key-in-memory``. The scheduler keeps
-nothing of it. The result stays on its worker as ever.
+In Dask the client gets ``key-in-memory``, then requests the result from the scheduler, which
+requests it from the worker: two requests for a few bytes, a quarter of the time of a small task.
+Here the worker adds a plain small result to ``task-finished``
+(`backhaul.dask.worker.inline_results`). The scheduler forwards the result, right before its own
+``key-in-memory``, to the clients that want the task and have a result cache
+(`backhaul.dask.client.result_cache`). The scheduler keeps no copy; the worker keeps the result as
+in Dask.
 
-Who understands is said before anything is sent. A scheduler says so in the handshake of our comms
-(`backhaul.dask.comm.capabilities`). Clients and workers then tell it in a message what they do, and
-it asks these workers for results while there are such clients. A message of Dask's gains one field,
-in ``task-finished`` to a scheduler that has asked for it. So a peer without this sees nothing of
-it.
+Support is negotiated before anything is sent. A scheduler announces its support in the handshake of
+Backhaul's comms (`backhaul.dask.comm.capabilities`). Clients and workers then announce theirs in a
+message, and the scheduler asks these workers for results while there are such clients. Only one
+message of Dask changes: ``task-finished`` has one more field, to a scheduler that has asked for the
+field. So a peer without support gets no changed message.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from backhaul.dask.config.settings import small_result_limits
 
 __all__ = ["ResultCarrier", "install_for_scheduler", "installed"]
 
-#: Most messages that wait for a peer while results are among them: one that does not keep up is
-#: told no more than it must be, and asks for them later
+#: Most messages that wait for a client to which results are sent: a slow client gets only the
+#: messages of Dask, and requests results later
 _WAITING_MAX = 1024
 
 
 def install_for_scheduler(scheduler: Scheduler) -> bool:
-    """Have a scheduler hand small results on; again costs nothing.
+    """Let a scheduler forward inline results; idempotent.
 
     Returns
     -------
     bool
-        Whether it does now.
+        Whether the scheduler forwards them now.
 
     Raises
     ------
@@ -68,13 +69,13 @@ def install_for_scheduler(scheduler: Scheduler) -> bool:
 
 
 def installed(scheduler: Scheduler) -> ResultCarrier | None:
-    """Get what hands small results of one scheduler on; None if nothing does."""
+    """Return the `ResultCarrier` of a scheduler; None if it has none."""
     owner = getattr(scheduler.stream_handlers.get(SMALL_RESULTS), "__self__", None)
     return owner if isinstance(owner, ResultCarrier) else None
 
 
 class ResultCarrier:
-    """Hands results that come with ``task-finished`` on to the clients of one scheduler.
+    """Forwards the results in ``task-finished`` messages to the clients of one scheduler.
 
     Parameters
     ----------
@@ -85,15 +86,14 @@ class ResultCarrier:
 
     Notes
     -----
-    The handler of ``task-finished`` is replaced on the instance, below what others of ours put
-    there: the result leaves the message before Dask, or a plugin, sees it.
+    The handler of ``task-finished`` is replaced on the instance, below Backhaul's other
+    replacements: it removes the result from the message before Dask, or a plugin, gets the message.
     """
 
     def __init__(self, scheduler: Scheduler, bytes_max: int) -> None:
         self.scheduler = scheduler
         self.bytes_max = bytes_max
-        # As long as they are there: each has a log of messages that it has sent, with what is in
-        # them.
+        # Weak references, because each stream has a log of its sent messages, with their contents.
         #: Streams of the clients that keep results, by their ids
         self._holders: WeakValueDictionary[str, BatchedSend] = WeakValueDictionary()
         #: Streams of the workers that send results if asked to, by their addresses
@@ -102,7 +102,7 @@ class ResultCarrier:
         self._replaced: list[Replacement] = []
 
     def attach(self) -> None:
-        """Take our place on the scheduler."""
+        """Install the handlers on the scheduler."""
         handlers = self.scheduler.stream_handlers
         finished = RESULTS_FINISHED.install(handlers, self.handle_task_finished)
         tellers = SMALL_RESULTS_TELLERS.install(handlers, self.handle_teller)
@@ -112,7 +112,7 @@ class ResultCarrier:
         self._replaced = [finished, tellers]
 
     def handle_teller(self, client: str | None = None, worker: str | None = None, **_: Any) -> None:
-        """Note that a client keeps results, or that a worker sends them, and ask for them."""
+        """Note that a client keeps results, or that a worker sends them, and request results."""
         scheduler = self.scheduler
         if client is not None and client in scheduler.client_comms:
             self._holders[client] = scheduler.client_comms[client]
@@ -126,18 +126,18 @@ class ResultCarrier:
     def handle_task_finished(
         self, key: Any, worker: str, stimulus_id: str, value: Any = None, **message: Any
     ) -> None:
-        """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
+        """Handle the message; replaces `distributed.Scheduler.handle_task_finished`."""
         if value is not None and not self._hand_on(key, worker, message.get("run_id"), value):
             self.not_wanted(worker)
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
 
     def _hand_on(self, key: Any, worker: str, run_id: Any, value: Any) -> bool:
-        """Send a result to the clients that want the task and keep results; tell if there are."""
+        """Send a result to the clients that want the task and keep results; tell if any got it."""
         ts = self.scheduler.tasks.get(key)
         if (
             ts is None
             or not ts.who_wants
-            # Otherwise it is not this run of the task that Dask puts in memory.
+            # Otherwise Dask does not put this run of the task in memory.
             or ts.state != "processing"
             or ts.run_id != run_id
             or ts.processing_on is None
@@ -154,12 +154,12 @@ class ResultCarrier:
         return [client for client, one in holders.items() if comms.get(client) is one]
 
     def not_wanted(self, worker: str) -> None:
-        """Tell a worker that sends results that nobody keeps them, if that is so."""
+        """Ask a worker to send no more results, if no client keeps them."""
         if not self.keepers():
             self._ask(worker, 0)
 
     def hand_to(self, clients: Iterable[str], key: Any, value: Any) -> bool:
-        """Send a result to those of some clients that keep results; tell if there are any."""
+        """Send a result to those of some clients that keep results; tell if any got it."""
         if type(value) is not bytes or len(value) > self.bytes_max:
             return False
         sent = False
@@ -170,14 +170,14 @@ class ResultCarrier:
             try:
                 stream.send({"op": RESULT, "key": key, "value": value})
             except CommClosedError:
-                # Dask meets this too, with what it sends next, and says so.
+                # Dask's next message gets the same error, and Dask reports it.
                 self._holders.pop(client, None)
             else:
                 sent = True
         return sent
 
     def _ask(self, worker: str, bytes_max: int) -> None:
-        """Ask a worker for results of so many bytes, 0: for none, if it knows what that is."""
+        """Ask a worker for results of at most some bytes, 0 for none, if it supports that."""
         stream = self._carriers.get(worker)
         if stream is None or self.scheduler.stream_comms.get(worker) is not stream:
             return

@@ -1,8 +1,8 @@
 """Dask's static order of tasks, computed in Rust: `order` stands in for `dask.order.order`.
 
-It gives the same priorities as Dask's own function. What it does not cover, and whatever goes
-wrong, it leaves to that function, so that it answers, and raises, as Dask does. How the two are
-kept equal is in ``docs/design/order.md``.
+The function returns the same priorities as Dask's. In cases that it does not support, and after any
+error, it calls Dask's function, so that results and exceptions are Dask's. ``docs/design/order.md``
+says how the two are kept equal.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Tasks that clients submit in compact messages, one by one or as a map, on the scheduler.
+"""Handlers of compact messages on the scheduler: single tasks, maps and graphs.
 
-`backhaul.dask.client.submit` and `backhaul.dask.client.map` send them, to a scheduler that has said
-in the handshake of our comms that it has a handler for them (`backhaul.dask.comm.capabilities`).
-What `Scheduler.update_graph` does for a graph is done for these tasks: lost dependencies, the state
-that `Scheduler._create_taskstate_from_graph` makes, with computations, annotations, priorities,
-spans and plugins, events, errors that end at the futures. A program's own handler of
-``update-graph`` gets what Dask's client would have sent. Left out is what turns an expression into
-tasks: there is none. A task stays the pickle that it came as
-(`backhaul.dask.serialize.pickled_task`); the calls of a map stay bytes altogether where the state
-is in the core (`backhaul.dask.scheduler.core`).
+`backhaul.dask.client.submit`, `map` and `graph` send such messages to a scheduler that has
+announced the handlers in the handshake of Backhaul's comms (`backhaul.dask.comm.capabilities`). The
+handlers do for these tasks what `Scheduler.update_graph` does for a graph: lost dependencies, the
+state that `Scheduler._create_taskstate_from_graph` makes, with computations, annotations,
+priorities, spans and plugins, events, and errors of the futures. A program's own handler of
+``update-graph`` gets the message that Dask's client would have sent. The handlers materialize no
+expression, because there is none. A task stays pickled (`backhaul.dask.serialize.pickled_task`);
+the calls of a map stay bytes while the core has the state (`backhaul.dask.scheduler.core`).
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ __all__ = ["Submissions", "install_for_scheduler"]
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.scheduler")
 
-#: Of a compact message what says which tasks there are, not what is said of them
+#: Fields of a compact message that contain the tasks, without those about the tasks
 _WHAT: Final = frozenset({"op", "key", "spec", "calls", "graph"})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
-    """Have a scheduler understand compact messages of clients; again costs nothing.
+    """Install the handlers of compact messages on a scheduler; idempotent.
 
     Raises
     ------
@@ -62,7 +61,7 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
 
 
 class Submissions:
-    """Makes tasks of what clients submit to one scheduler.
+    """Makes tasks of the compact messages to one scheduler.
 
     Parameters
     ----------
@@ -72,12 +71,12 @@ class Submissions:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        #: The handler of graphs that is known to be Dask's
+        #: The handler of graphs, once it is known to be Dask's
         self._own: Callable[..., Any] | None = None
         self._replaced: list[Replacement | None] = []
 
     def attach(self) -> None:
-        """Take our places on the scheduler."""
+        """Install the handlers on the scheduler."""
         handlers = self.scheduler.stream_handlers
         self._replaced = [
             SUBMISSIONS.install(handlers, self.handle_submit),
@@ -88,20 +87,20 @@ class Submissions:
     async def handle_submit(
         self, client: str, key: Any = None, spec: Any = None, dependencies: Any = (), **said: Any
     ) -> None:
-        """Make a task; takes the place of `distributed.Scheduler.update_graph` for one.
+        """Make a task; replaces `distributed.Scheduler.update_graph` for a single task.
 
         Parameters
         ----------
         client : str
-            Who submits it.
+            The client that submits the task.
         key : key
-            Of the task.
+            The key of the task.
         spec : bytes
             Its pickle.
         dependencies : list of key
-            Keys that it refers to, if there are any.
+            Keys of its dependencies, if there are any.
         **said
-            What there is of ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and
+            Some or all of ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and
             ``code``, as in Dask's message.
         """
         await self._turn()
@@ -109,16 +108,16 @@ class Submissions:
         await self._take(client, task, {"op": SUBMIT, "key": key, "spec": spec, **said})
 
     async def handle_map(self, client: str, calls: Any = None, **said: Any) -> None:
-        """Make tasks of many calls of one function, likewise.
+        """Make the tasks of many calls of one function, likewise.
 
         Parameters
         ----------
         client : str
-            Who submits them.
+            The client that submits the calls.
         calls : bytes
             The calls, as ``Codec.encode_calls`` of the native module wrote them.
         **said
-            As for `handle_submit`, of all of them.
+            As for `handle_submit`, for all calls.
         """
         await self._turn()
         try:
@@ -134,7 +133,7 @@ class Submissions:
         Parameters
         ----------
         client : str
-            Who submits it.
+            The client that submits the graph.
         graph : bytes
             The graph, as ``Codec.encode_graph`` of the native module wrote it.
         **said
@@ -167,9 +166,9 @@ class Submissions:
         submitted: _Task | _Calls | _Graph,
         message: dict[str, Any],
     ) -> None:
-        """Have a program's own handler of graphs hear what Dask's client would have sent it."""
+        """Call a program's own handler of graphs with the message that Dask's client would send."""
         try:
-            # What has yet to be pickled, nobody sends any more.
+            # The message is not sent, so a `ToPickle` is replaced by its value.
             graph = {
                 name: value.data if isinstance(value, ToPickle) else value
                 for name, value in update_graph_of(message).items()
@@ -186,7 +185,7 @@ class Submissions:
             handler(client=client, **graph)
 
     def _give_up(self, what: str, client: str, error: Exception) -> None:
-        # Which futures they are of nobody knows: without a connection it gives all of them up.
+        # The keys of the futures are unknown: the client cancels all futures when its comm closes.
         logger.error("A %s of client %s cannot be read: %s", what, client, error)
         stream = self.scheduler.client_comms.get(client)
         if stream is not None:
@@ -194,7 +193,7 @@ class Submissions:
 
     async def _turn(self) -> None:
         if self.scheduler._active_graph_updates:
-            # A graph of somebody else's is with the thread: whoever refers to it comes after it.
+            # Another graph is in the thread of `offload`; tasks that refer to it come after it.
             await offload(int)
         while not turn.has_room():
             await asyncio.sleep(0)
@@ -210,7 +209,7 @@ class Submissions:
         code: Any = (),
         span_metadata: Any = None,
     ) -> None:
-        """Do what `Scheduler.update_graph` does, in its order."""
+        """Do the steps of `Scheduler.update_graph`, in its order."""
         scheduler: Any = self.scheduler
         start = time()
         stimulus_id = f"update-graph-{start}"
@@ -280,7 +279,7 @@ class Submissions:
         event: dict[str, Any],
         error: Exception,
     ) -> None:
-        """Have an error end at the futures."""
+        """Report an error to the futures."""
         scheduler = self.scheduler
         scheduler.log_event(["scheduler", client], {**event, "status": "error"})
         logger.error("%s", error)
@@ -305,7 +304,7 @@ class _Task:
     key : key
         Its key.
     spec : object
-        Its pickle, if the client is in its right mind.
+        Its pickle; not checked, so a faulty client may send any object.
     dependencies : iterable of key
         Keys that it refers to.
     """
@@ -316,7 +315,7 @@ class _Task:
         self._dependencies = dependencies
 
     def names(self) -> set[Any]:
-        """Give its key."""
+        """Return its key in a set."""
         return {self._key}
 
     def graph(self) -> dict[Any, KeptSpec]:
@@ -324,11 +323,11 @@ class _Task:
         return {self._key: keep(self._key, self._spec, self._dependencies)}
 
     def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
-        """Give its place in the order."""
+        """Return its place in the order."""
         return {self._key: 0}
 
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
-        """Have it taken as it is: nobody does."""
+        """Return None: a core imports no single task in its compact form."""
         return None
 
 
@@ -360,12 +359,12 @@ class _Calls:
         return dict(zip(graph, range(len(graph)), strict=True))
 
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
-        """Have them taken by what keeps the scheduler's state elsewhere, if anything does.
+        """Let a core import the calls in their compact form, if a core may have the state.
 
         Returns
         -------
         dict or None
-            What there is to say in the event; None if they are to be tasks like others.
+            Metrics for the event; None if the caller has to make tasks.
         """
         return _taken("take_calls", self._calls, scheduler, update)
 
@@ -398,7 +397,7 @@ class _Graph:
         return self._order
 
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
-        """Have it taken by what keeps the scheduler's state elsewhere, as calls are."""
+        """Let a core import the graph in its compact form, if a core may have the state."""
         return _taken("take_graph", self._graph, scheduler, update)
 
 

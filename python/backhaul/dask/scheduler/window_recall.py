@@ -29,7 +29,7 @@ GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
 
 
 class _Losses(SchedulerPlugin):
-    """Hears of workers that are lost; a plugin only while something is asked for."""
+    """Plugin that is notified of lost workers; installed only while requests are pending."""
 
     def __init__(self, forget: Callable[[str], None]) -> None:
         # Its own name, as one that was uninstalled may still wait for answers.
@@ -51,7 +51,7 @@ class StealBack:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        #: What was asked for: the stimulus, the worker and the run of each task
+        #: Pending requests: the stimulus, the worker and the run of each task
         self.asked: dict[Any, tuple[str, WorkerState, int | None]] = {}
         self._count = itertools.count()
         #: The handler of answers that was replaced

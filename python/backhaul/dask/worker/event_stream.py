@@ -1,9 +1,9 @@
-"""Handling of a stream of messages: `Server.handle_stream` for our comms.
+"""Handling of a stream of messages: `Server.handle_stream` for Backhaul's comms.
 
-What differs from Dask's: all messages that have arrived are handled in one turn of the event loop,
-what is known of a handler is looked up once, and consecutive events for the state machine of a
-worker are given to it together, as it allows: it handles them in order, and what follows from them
-is done after the last.
+Differences from Dask's method: all arrived messages are handled in one turn of the event loop, the
+properties of a handler are looked up once, and the state machine of a worker gets consecutive
+events in one call, as its interface allows: it handles them in order, and the worker performs the
+instructions after the last event.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
     Raises
     ------
     Exception
-        What a handler raised.
+        The exception of a handler.
     """
     logger.info("Starting established connection to %s", comm.peer_address)
     tell_scheduler(server, comm)

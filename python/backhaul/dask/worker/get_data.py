@@ -1,16 +1,16 @@
-"""Requests to a worker for its results while its threads read ahead or Rust has its state.
+"""Requests to a worker for its results, with early execution or with the state in Rust.
 
-The scheduler knows of a result as soon as the thread has told it, and may send what needs it to
-another worker, which asks for it before the event loop has heard of the task: it would be told that
-there is none, and ask again a second later. So the event loop catches up before it looks.
+The scheduler has the report of an early task before the worker's event loop does, and may send a
+dependent task to another worker, which then requests the result. Without this module that worker
+would get no result, and would ask again a second later. So the event loop first catches up.
 
-Dask asks its state machine for nothing but the sizes of results then, and that would have Python
-take the state over, as often as a client gathers. So `Worker.get_data` is written out here, and
-asks the state in Rust.
+`Worker.get_data` reads the sizes of results from the state machine, which would export the state to
+Python each time that a client gathers. So a copy of that method here reads the sizes from Rust.
 
-What a client has run on a worker (`distributed.Client.run`) may go through its data, which only the
-event loop changes in Dask: meanwhile threads tell the state of nothing, and it hears as ever. So it
-is for whoever asks a worker for its data on the event loop, until that comes round.
+A function that a client runs on a worker (`distributed.Client.run`) may iterate over the worker's
+data, which in Dask only the event loop changes. So threads report nothing to the state meanwhile,
+and the event loop handles the messages. The same holds for a read of `Worker.data` on the event
+loop, until its next turn.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = ["catch_up_when_asked", "heard_data"]
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.worker")
 
-#: The one whose source was read, whoever replaces it later
+#: Dask's method, whose digest was checked; a program may replace it later
 _GET_DATA = Worker.get_data
 
 
 def catch_up_when_asked(worker: Worker, line: Line) -> bool:
-    """Have a worker hear of what threads have done before it gives data away.
+    """Install handlers that catch up with a worker's threads before they read its data.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
     line : Line
-        Of its default pool.
+        The local queue of its default pool.
 
     Returns
     -------
     bool
-        False if that is refused.
+        False if a handler is not the one of a known release of Dask.
     """
     original: Any = worker.handlers["get_data"]
     is_dasks = getattr(original, "__func__", None) is _GET_DATA
@@ -69,7 +69,7 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
         if is_dasks and keeper is not None and keeper.core is not None and _has_room(worker):
             return await _get_data(worker, line, keeper.bytes_of, comm, keys, *args, **kwargs)
         if keeper is not None:
-            # No thread is to free any of it while Dask looks it up.
+            # With the state in Python, no thread frees results while Dask's method reads them.
             keeper.give_back()
         return await original(comm, keys, *args, **kwargs)
 
@@ -79,7 +79,7 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
     async def run(comm: Comm, *args: Any, **kwargs: Any) -> Any:
         if line.foretold:
             line.handle()
-        # Not in the midst of what a thread tells
+        # With the lock, so that no thread is reporting
         with line.lock:
             line.holds += 1
         try:
@@ -94,11 +94,11 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
 
 
 def heard_data(original: Any) -> property:
-    """Make a `Worker.data` that has what its threads have come to."""
+    """Make a `Worker.data` that catches up with the results of its threads."""
     get: Any = original.fget
 
     def data(self: Worker) -> Any:
-        # There is none yet while it is made.
+        # The constructor of a worker sets its executors late.
         line = line_of(self) if hasattr(self, "executors") else None
         if line is not None:
             line.show()
@@ -108,11 +108,11 @@ def heard_data(original: Any) -> property:
 
 
 def _has_room(worker: Worker) -> bool:
-    """Tell whether one more may ask a worker, and all that it has are results."""
+    """Tell whether a worker accepts one more request for data, and has no actors."""
     most: Any = worker.transfer_outgoing_count_limit
     return (
         worker.status is not Status.paused
-        # Of those on its host there may be twice as many: that is Dask's to say.
+        # Dask's method decides above this limit, which is twice as high for peers on its host.
         and (most is False or worker.transfer_outgoing_count < most)
         and not worker.state.actors
     )
@@ -128,7 +128,7 @@ async def _get_data(
     who: str | None = None,
     serializers: list[str] | None = None,
 ) -> Status:
-    """Give results away: `Worker.get_data`, where nothing keeps it from that."""
+    """Send results to a peer, as `Worker.get_data` does if it refuses nothing."""
     worker.transfer_outgoing_count += 1
     worker.transfer_outgoing_count_total += 1
     # Threads free results with this lock.
@@ -152,7 +152,7 @@ async def _get_data(
     finally:
         worker.transfer_outgoing_bytes -= total_bytes
         worker.transfer_outgoing_count -= 1
-    # Not the time that the meter has: serializing is in it.
+    # From the meter's start and stop, which include serialization; its value does not.
     seconds = max(0.001, metered.stop - metered.start)
     worker.transfer_outgoing_log.append(
         {

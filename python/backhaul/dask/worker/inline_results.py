@@ -155,7 +155,7 @@ def install_for_worker(worker: Worker) -> None:
     if not switched_on("small-results.enabled") or RESULT_REQUESTS.item in worker.stream_handlers:
         return
     if not switched_on("hot-path.execution"):
-        # What makes the message is Dask's own then.
+        # Without that switch Dask's own code makes the message.
         return
     RESULT_REQUESTS.install(worker.stream_handlers, _Requests(worker))
 

@@ -1,7 +1,7 @@
-"""What a worker does for its state machine: Dask's `BaseWorker.handle_stimulus`, with less.
+"""Performing of a state machine's instructions: a faster `BaseWorker.handle_stimulus`.
 
-Instructions are told apart by their class, and the messages of all of them go to the stream
-together, in their order.
+The class of an instruction selects the code for it, and the messages of all instructions are sent
+together, in order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SendMessageToScheduler: Final = instructions.SendMessageToScheduler
 _GatherDep: Final = instructions.GatherDep
 _RetryBusyWorkerLater: Final = instructions.RetryBusyWorkerLater
 
-#: The one whose source was read, whoever replaces it later
+#: Dask's method, whose digest was checked; a program may replace it later
 _BATCHED_SEND = Worker.batched_send
 
 
 def perform(worker: Any, *stimuli: Any) -> None:
-    """Tell a worker's state machine something, and do what it wants.
+    """Handle events in a worker's state machine, and perform its instructions.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def perform(worker: Any, *stimuli: Any) -> None:
     Raises
     ------
     Exception
-        What the state machine raised, which is an event of the worker if Dask makes it one.
+        The exception of the state machine; also logged as an event of the worker if Dask does so.
     """
     try:
         state = worker.state
@@ -62,7 +62,7 @@ def perform(worker: Any, *stimuli: Any) -> None:
 
 
 def perform_told(worker: Any, told: Told) -> None:
-    """Do what a state machine in Rust wants, as `WorkerCore` has told it."""
+    """Perform the instructions of a state machine in Rust, in the form of `WorkerCore`."""
     messages: list[dict[str, Any]] = []
     try:
         for each in told:
@@ -163,7 +163,7 @@ def send(worker: Any, messages: list[dict[str, Any]]) -> None:
 
 
 def _named(worker: Any, keys: Any) -> str:
-    """Name keys for somebody who debugs, as Dask does."""
+    """List keys for the names of asyncio tasks in debug mode, as Dask does."""
     if not worker.debug:
         return "..."
     text = ", ".join(sorted(map(str, keys))[:27])

@@ -113,7 +113,7 @@ class KeptLog(deque[Any]):
     Attributes
     ----------
     owner : object
-        Who has its lines while Rust has the state, and sets it.
+        Has the lines while Rust has the state; the owner sets this attribute.
     """
 
     __slots__ = ("owner",)
@@ -143,7 +143,7 @@ Kept: TypeAlias = KeptTasks | KeptLog
 
 
 def data_of(worker: Worker) -> Any:
-    """Give the results of a worker as they are: its state is told nothing first."""
+    """Return the results of a worker, without catching up with the reports of threads."""
     return _data_of(worker.state)
 
 

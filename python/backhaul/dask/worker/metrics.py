@@ -1,4 +1,4 @@
-"""What is measured of one execution of a task, and how it gets into the worker's metrics."""
+"""Metrics of one execution of a task, and their addition to the worker's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Metrics", "Sums", "add_up", "may_be_summed", "publish", "recorder", 
 #: Label, value and unit of each
 Metrics: TypeAlias = list[tuple[Any, float, str]]
 
-#: The one whose source was read, whoever replaces it later
+#: Dask's method, whose digest was checked; a program may replace it later
 _DIGEST_METRIC = Worker.digest_metric
 
 
@@ -47,7 +47,7 @@ def publish(
     metrics: Metrics,
     started_s: float,
 ) -> None:
-    """Add what was measured to a worker's metrics, as ``BaseWorker._finalize_metrics``.
+    """Add the metrics of a task to a worker's, as ``BaseWorker._finalize_metrics`` does.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ def publish(
     span_id : str or None
         Span that the metrics belong to.
     event : ExecuteDoneEvent
-        How it ended; the state machine has been told.
+        The end of the task, which the state machine has handled.
     metrics : list of tuple of hashable, float and str
-        What was measured.
+        The measured values.
     started_s : float
         When the instruction began, on the clock of ``time.perf_counter``: time that nothing else
         accounts for is "other".
@@ -85,20 +85,20 @@ def add_up(
     metrics: Metrics,
     started_s: float,
 ) -> None:
-    """Add what was measured of a task to a worker's metrics.
+    """Add the metrics of a task to a worker's.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
     prefix : str
-        Of the task's key.
+        Prefix of the task's key.
     span_id : str or None
         Span that the metrics belong to.
     coarse : str or None
-        What all of its time is, if it did not end well.
+        Label for the whole time of a task that did not succeed.
     metrics : list of tuple of hashable, float and str
-        What was measured.
+        The measured values.
     started_s : float
         When the instruction began, on the clock of ``time.perf_counter``.
     """
@@ -107,7 +107,7 @@ def add_up(
         for label, value in named:
             worker.digest_metric(label, value)
         return
-    # As Worker.digest_metric, with one look for all
+    # As Worker.digest_metric, with one lookup of the dictionaries for all
     totals = worker.digests_total
     since_heartbeat = worker.digests_total_since_heartbeat
     greatest = worker.digests_max
@@ -121,7 +121,7 @@ def add_up(
 def _named(
     prefix: str, span_id: str | None, coarse: str | None, metrics: Metrics, spent_s: float
 ) -> list[tuple[Hashable, float]]:
-    """Name what was measured of a task as a worker's metrics are, with the rest of its time."""
+    """Give the metrics of a task the names of a worker's metrics, and add the rest of its time."""
     named: list[tuple[Hashable, float]] = []
     for label, value, unit in metrics:
         if coarse is None or unit != "seconds":
@@ -134,16 +134,16 @@ def _named(
 
 
 def may_be_summed(worker: Worker) -> bool:
-    """Tell whether nobody sees each value of a worker's metrics."""
+    """Tell whether a worker needs only sums of its metrics, not each value."""
     return worker.digests is None and type(worker).digest_metric is _DIGEST_METRIC
 
 
 class Sums:
-    """What was measured of tasks that ended well, until the event loop adds it to the worker's."""
+    """Sums of the metrics of tasks that succeeded, until the event loop adds them to the worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Sum and greatest by label
+        #: Sum and maximum by label
         self._found: dict[Hashable, tuple[float, float]] = {}
         self._reads = 0
         self._read_bytes = 0.0
@@ -158,20 +158,20 @@ class Sums:
         executor_s: float,
         spent_s: float,
     ) -> None:
-        """Add what was measured of a task that has ended well; see `add_up`.
+        """Add the metrics of a task that succeeded; see `add_up`.
 
         Parameters
         ----------
         prefix : str
-            Of its key.
+            Prefix of its key.
         span_id : str or None
             Span that the metrics belong to.
         metrics : list of tuple of hashable, float and str
-            What was measured.
+            The measured values.
         executor_s : float
-            How long the thread pool took around it, in seconds.
+            Overhead of the thread pool, in seconds.
         spent_s : float
-            How long all of it took.
+            Time of the whole execution, in seconds.
         """
         named = _named(prefix, span_id, None, metrics, spent_s - executor_s)
         named.append((("execute", span_id, prefix, "executor", "seconds"), executor_s))
@@ -182,7 +182,7 @@ class Sums:
                 found[label] = total + value, value if value > greatest else greatest
 
     def count_reads(self, data: Any, keys: Collection[Any], metrics: Metrics) -> None:
-        """Count inputs of a task as read from a worker's store, if that is counted."""
+        """Count inputs of a task as read from a worker's store, if the store counts reads."""
         nbytes = None if type(data) is dict else touch(data, keys)
         if nbytes is None:
             return
@@ -195,7 +195,7 @@ class Sums:
     # Called by the event loop
 
     def publish(self, worker: Worker) -> None:
-        """Add all of it to the metrics of a worker that `may_be_summed`."""
+        """Add the sums to the metrics of a worker that `may_be_summed`."""
         if not self._found:
             return
         with self._lock:
@@ -216,5 +216,5 @@ class Sums:
             counts["memory-read", "bytes"] += read_bytes
 
 
-#: Sum and greatest of what has not been measured
+#: Sum and maximum of no values
 _NOTHING: Final = (0.0, -math.inf)

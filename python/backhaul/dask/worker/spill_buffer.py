@@ -1,10 +1,10 @@
 """Short ways through a worker's store, for what stays in memory.
 
 `distributed.spill.SpillBuffer` is four mappings of zict's on top of each other, each with its lock:
-to store a small result, look whether it is there and let go of it takes 12 µs in them, more than
-any other part of a small task. Here the same is done in the dictionaries that they keep, where
-nothing is on disk or on its way, and nothing has to go there. Whatever else comes, and every store
-that somebody has derived, is Dask's.
+to store, look up and release a small result takes 12 µs in them, more than any other part of a
+small task. Here the same changes are made directly in their dictionaries, if the result is not on
+disk, is not being written, and needs not be spilled. Dask's methods handle all other cases, and
+all stores of a subclass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
         len(keys) > 1
         and type(data) is SpillBuffer
         and type(fast := data.fast) is LRU
-        # Else Dask's is not the one that was read.
+        # Otherwise `__getitem__` is not the patch above.
         and hasattr(SpillBuffer.__getitem__, "reads_all")
     ):
         found: dict[Any, Any] | None = None
@@ -75,12 +75,12 @@ def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
 
 
 def touch(data: Any, keys: Collection[Any]) -> float | None:
-    """Have results be those that were used last, in this order.
+    """Mark results as the most recently used ones, in this order.
 
     Returns
     -------
     float or None
-        Bytes of all; None, and nothing was done, if one is not in memory, or the store is not
+        Sum of their bytes; None, without any effect, if one is not in memory, or the store is not
         Dask's.
     """
     if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
@@ -92,7 +92,7 @@ def touch(data: Any, keys: Collection[Any]) -> float | None:
 
 
 def _touched(fast: LRU[Any, Any], keys: Collection[Any]) -> float:
-    """Have results be those that were used last, and give their bytes; the lock is held."""
+    """Mark results as the most recently used ones, and sum their bytes; the lock is held."""
     order, weights = fast.order._d, fast.weights
     nbytes = 0.0
     for key in keys:
@@ -103,9 +103,9 @@ def _touched(fast: LRU[Any, Any], keys: Collection[Any]) -> float:
 
 
 def has_room(data: Any, nbytes: float) -> bool:
-    """Tell whether a result of so many bytes goes to memory, by what is known of a worker's store.
+    """Tell whether a worker's store would keep a result of a size in memory, without spilling.
 
-    Not for a store that is neither a dict nor Dask's, which may do anything.
+    False for a store that is neither a dict nor Dask's, because such a store may do anything.
     """
     if type(data) is dict:
         return True
@@ -116,20 +116,20 @@ def has_room(data: Any, nbytes: float) -> bool:
 
 
 def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
-    """Look up results that are about to be let go of, where that touches no disk.
+    """Look up results that are about to be released, if no disk is needed for that.
 
-    Called by a thread that has the lock of what is in memory until they have gone.
+    Called by a thread that keeps the lock of the store's memory until the results are released.
 
     Returns
     -------
     list or None
-        Those that there are, and None for others; None for all if one may be on disk, or any is on
-        its way there, or the store is neither a dict nor Dask's.
+        The results, with None for missing ones. None for all if one may be on disk, if the store is
+        spilling any result, or if the store is neither a dict nor Dask's.
 
     Notes
     -----
-    `zict.LRU.evict` (3.0) raises `KeyError` if what it has written goes right after, while it waits
-    for its lock again.
+    `zict.LRU.evict` (3.0) raises `KeyError` if a result that it has just written is released while
+    it waits for its lock again.
     """
     if type(data) is dict:
         return [data.get(key) for key in keys]
@@ -168,7 +168,7 @@ def quick_setitem(
             and type(fast) is LRU
             and type(slow) is Cache
             and not self._cancel_restore
-            # What is on disk, or being written
+            # The result is on disk, or is being written
             and key not in slow._last_updated
         ):
             weight = fast.weight(key, value)

@@ -1,10 +1,10 @@
-"""Who looks at a worker in the midst of something, and the locks that others wait for meanwhile.
+"""Deadlock avoidance for reads of a worker's state by a thread that has another lock.
 
-A finalizer may run in the midst of anything, and a value may look at its worker as it is pickled or
-read: while this thread has the lock of a stream, or of a store. A thread that changes the worker's
-state may wait for that lock, and the look waits for the state. So neither waits for long: who has
-the state leaves such a lock alone after `YIELD_S`, and goes on some other way; a look that gets
-nowhere all the same is refused, as the other thread cannot be told.
+A finalizer may read the worker's state at any time, and so may a value while it is pickled or read:
+also while this thread has the lock of a stream or of a store. Another thread that has the lock of
+the state may wait for that lock, while the read waits for the lock of the state. So both waits have
+a time limit. The owner of the state gives up after `YIELD_S` and takes another path. A read that
+still cannot get the lock raises `RuntimeError`, because it cannot interrupt the other thread.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from backhaul.dask.worker.lazy_collections import data_of
 
 __all__ = ["YIELD_S", "ShortOfTime", "is_amid"]
 
-#: How long a thread that has the state of a worker waits for a lock that a look may be behind
+#: How long a thread with the lock of a state waits for a lock whose owner may read the state
 YIELD_S: Final = 0.02
 
-#: How long a look waits in the midst of something: for some of those threads
+#: How long a read by a thread with another lock waits for the lock of the state
 _LOOK_S: Final = 0.25
 
 _RLOCK: Final[Any] = type(threading.RLock())
 
 
 def is_amid(worker: Worker) -> bool:
-    """Tell whether this thread has a lock that one may wait for which changes a worker's state."""
+    """Tell whether this thread has a lock for which the owner of a worker's state may wait."""
     data = data_of(worker)
     holders: list[Any] = [worker.batched_stream]
-    # Others may have locks of any kind.
+    # Other stores may have locks of any kind.
     if isinstance(data, SpillBuffer):
         holders += (data, data.fast, data.slow)
     locks = [getattr(holder, "lock", None) for holder in holders]
@@ -39,7 +39,7 @@ def is_amid(worker: Worker) -> bool:
 
 
 class ShortOfTime:
-    """The lock of a worker's state for who looks in the midst of something.
+    """The lock of a worker's state, with a time limit, for a thread that has another lock.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ShortOfTime:
     Raises
     ------
     RuntimeError
-        By `with`, if another thread has it, and goes on having it.
+        By `with`, if another thread keeps the lock longer than the limit.
     """
 
     def __init__(self, lock: Any) -> None:

@@ -27,7 +27,7 @@ class Waits(Protocol):
 class WorkQueue(queue.SimpleQueue[Any]):
     """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
 
-    #: What the threads of the pool take without it
+    #: Local queue, from which the threads of the pool take tasks without this one
     line: Line | None = None
     #: Waits for other things as well
     ahead: Waits | None = None
@@ -47,7 +47,7 @@ class WorkQueue(queue.SimpleQueue[Any]):
 
     @property
     def queue(self) -> WorkQueue:
-        """What `Worker.close` clears."""
+        """The object that `Worker.close` clears."""
         return self
 
     def clear(self) -> None:
@@ -75,8 +75,8 @@ def quicken(
     """
     if isinstance(executor._work_queue, WorkQueue) or executor._threads:
         return
-    # This lock is held while a thread leaves its pool and starts another in its place, and for as
-    # long as somebody waits for the end of a pool: do not wait for it on the event loop.
+    # The event loop must not wait for this lock: a thread that leaves its pool holds it while it
+    # starts another thread, and `shutdown` holds it until all threads of a pool have ended.
     if not threads_lock.acquire(blocking=False):
         return
     try:

@@ -261,7 +261,7 @@ site: $(DOCS_VENV)/.installed ## Build the site of the documents into target/sit
 check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch64-unknown-linux-gnu); a minute
 	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/aarch64 cargo check --target aarch64-unknown-linux-gnu \
 	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
-	  -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
+	  -p backhaul-exchange -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
 
 # What PyO3 would ask such a Python is in a file. The wheel itself comes of `make wheels`
 .PHONY: check-free-threaded

@@ -71,7 +71,7 @@ OURS = {
     "exchange/columns.py": {"frame"},
     "exchange/graphs.py": {"graph"},
     "exchange/hashing.py": {"floats", "integers", "times"},
-    "exchange/tasks.py": {"_pickles", "keys", "of_partition", "slots", "vars(plan)"},
+    "exchange/tasks.py": {"keys", "of_partition", "slots", "vars(plan)"},
     # A lease, and a queue of the gate
     "local/resource_gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # The table of classes, and a handler

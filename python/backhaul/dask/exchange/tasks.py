@@ -34,21 +34,16 @@ class _Plan:
     """Arguments that many tasks share: pickled once, and unpickled once in each process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load, (self._pickled(),)
+        return _load, (self._pickled,)
 
+    @functools.cached_property
     def _pickled(self) -> bytes:
-        found = _pickles.get(id(self))
-        if found is None or found[0] is not self:
-            state = pickle.dumps((type(self), vars(self)), protocol=pickle.HIGHEST_PROTOCOL)
-            found = _pickles[id(self)] = (self, state)
-            if len(_pickles) > _PLANS_MAX:
-                _pickles.pop(next(iter(_pickles)), None)
-        return found[1]
+        # Before the property itself is among the attributes
+        return pickle.dumps((type(self), dict(vars(self))), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-#: Plans that a process keeps, with their pickles
+#: Plans that a process keeps
 _PLANS_MAX = 64
-_pickles: dict[int, tuple[_Plan, bytes]] = {}
 
 
 @functools.lru_cache(maxsize=_PLANS_MAX)

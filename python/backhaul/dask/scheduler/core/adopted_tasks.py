@@ -1,4 +1,4 @@
-"""Tasks of a running scheduler, in the form in which a core takes them over."""
+"""Tasks of a running scheduler, in the form for the import into a core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SHUFFLE_PREFIX", "Payloads", "ThreadsOf", "is_size", "tasks_said"]
 #: Prefix of the keys by which a shuffle's plugin knows its tasks
 SHUFFLE_PREFIX = "shuffle-"
 
-#: Returns how many threads a task asked for by its annotations; None if it did not
+#: Returns how many threads a task requests by its annotations; None if it requests none
 ThreadsOf: TypeAlias = Callable[[dict[str, Any]], float | None]
 
 #: Largest result that a core takes, in bytes: as in the core
@@ -23,10 +23,10 @@ _NBYTES_MAX = 2**48
 #: Most retries that a core counts
 _RETRIES_MAX = (1 << 31) - 1
 
-#: States of tasks that are not on their way through the scheduler
+#: States of tasks that the scheduler is not about to run
 _AT_REST = ("released", "memory", "erred")
 
-#: Attributes that are passed on where they say something, and the value that says nothing
+#: Attributes that are imported unless they have their default, with the default
 _PLAIN = (
     ("type", None),
     ("suspicious", 0),
@@ -39,10 +39,10 @@ _PLAIN = (
 
 
 class Payloads(Protocol):
-    """Gives bytes for Python's objects of which a core has only these."""
+    """Gives the bytes by which a core refers to Python's objects."""
 
     def run_spec(self, text: str, task: Any, /) -> bytes:
-        """Return the bytes for what a task, by the text of its key, is to run; not None."""
+        """Return the bytes for the run spec of a task, which is not None."""
 
     def annotations(self, annotations: dict[str, Any], /) -> bytes:
         """Return the bytes for the annotations of a task.
@@ -50,7 +50,7 @@ class Payloads(Protocol):
         Raises
         ------
         EscapeError
-            If they have no form in bytes.
+            If the annotations cannot be encoded.
         """
 
     def failure(self, raised: Any, /) -> bytes:
@@ -63,7 +63,7 @@ def tasks_said(
     key_text: Callable[[Any], str],
     threads_of: ThreadsOf | None,
 ) -> list[Said]:
-    """Say all tasks of a scheduler, in the order in which they came.
+    """Return all tasks of a scheduler, in the order of their arrival.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def tasks_said(
     key_text : callable
         Gives the text of a key.
     threads_of : callable or None
-        See `ThreadsOf`; None where the scheduler does not heed what tasks ask for.
+        See `ThreadsOf`; None if the scheduler ignores such requests.
 
     Raises
     ------

@@ -24,12 +24,12 @@ __all__ = ["Wishes"]
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: States of tasks for which a client may put a result on workers: none at all is one, too
+#: States of tasks for which a client may put a result on workers; None if there is no task
 _MAY_BE_PLACED = (None, "released", "waiting", "no-worker", "memory", "erred")
 
 
 class Wishes:
-    """Tells a core what clients want.
+    """Passes the requests of clients to a core.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Wishes:
     def __init__(self, live: LiveCore, guards: Guards) -> None:
         self._live = live
         self._guards = guards
-        #: By name of the clients that the core has: Dask's object, and its stream if it has one
+        #: Dask's object, and the stream if there is one, of each client in the core, by name
         self._known: dict[str, tuple[Any, Any]] = {
             client: self._now(client) for client in live.scheduler.clients
         }
@@ -52,7 +52,7 @@ class Wishes:
         return scheduler.clients.get(client), scheduler.client_comms.get(client)
 
     def know_client(self, client: str) -> None:
-        """Tell the core of a client that has come since, or has come again before it went."""
+        """Add a client to the core that has connected since, or again without leaving before."""
         known = self._known.get(client)
         found = cs, stream = self._now(client)
         if known is not None and known[0] is cs and known[1] is stream:
@@ -137,7 +137,7 @@ class Wishes:
         return True
 
     def methods(self) -> dict[str, Callable[[Any], Any]]:
-        """Give, by name, what makes methods of a scheduler of those of its class."""
+        """Return, by name, functions that make a replacement from the method of the class."""
         return {
             "add_replica": self._add_replica,
             "client_desires_keys": self._desire,
@@ -161,7 +161,7 @@ class Wishes:
                 upstream(scheduler, keys, client)
                 return
             keys = list(keys)
-            # Dask makes a client that it does not know, and warns of these.
+            # Dask makes an unknown client, and warns of keys without a task.
             upstream(scheduler, [key for key in keys if not live.has_task(key)], client)
             texts = [live.texts.text(key) for key in keys if live.has_task(key)]
             if not texts:
@@ -177,7 +177,7 @@ class Wishes:
         return method
 
     def _drop_ended(self, texts: list[str], now_s: float) -> None:
-        """Drop wishes of `fire_and_forget` for tasks that have ended; others drop themselves."""
+        """Release ended tasks of `fire_and_forget`; the core releases the others when they end."""
         live = self._live
         ended = [text for text in texts if live.core.state_of(text) in ENDED]
         if ended:

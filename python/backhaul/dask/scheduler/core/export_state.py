@@ -45,22 +45,22 @@ Said: TypeAlias = dict[str, Any]
 
 
 class Payloads(Protocol):
-    """Python's objects for what the core has as texts and bytes."""
+    """Converts the core's texts and bytes to Python's objects."""
 
     def key(self, text: str, /) -> Any:
-        """Give the key of which this is the text."""
+        """Return the key of a text."""
 
     def run_spec(self, text: str, payload: bytes, /) -> Any:
-        """Give what to run for a task; not None."""
+        """Return the run spec of a task; not None."""
 
     def annotations(self, text: str, payload: bytes, /) -> dict[str, Any] | None:
-        """Give the annotations of a task."""
+        """Return the annotations of a task."""
 
     def exception(self, text: str, payload: bytes, /) -> Any:
-        """Give what a task raised, as upstream keeps it: still serialized."""
+        """Return the exception of a task, still serialized, as Dask keeps it."""
 
     def traceback(self, text: str, payload: bytes, /) -> Any:
-        """Give where it raised it, likewise."""
+        """Return the traceback of a task, still serialized."""
 
 
 def write_into(
@@ -131,9 +131,9 @@ def write_into(
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector off while objects are made that stay.
+    """Disable the cyclic garbage collector while many objects are made that stay alive.
 
-    It would take a third of the time.
+    The collector would take a third of the time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -160,7 +160,7 @@ def offer_to_thieves(scheduler: Any) -> None:
 
 
 class _Writer:
-    """One conversion, part by part; what is made is found by the texts of keys."""
+    """The steps of one export; tables find the exported objects by the texts of keys."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Writer:
         self.given_tasks: Mapping[str, Any] = {}
 
     def groups(self) -> None:
-        """Make prefixes and groups, without what they count."""
+        """Make prefixes and groups, without their counts."""
         scheduler = self.scheduler
         scheduler.task_prefixes.clear()
         scheduler.task_groups.clear()
@@ -207,7 +207,7 @@ class _Writer:
             group = TaskGroup(name, prefix) if gone else self._group(name, prefix)
             self.by_serial[serial] = group
             if gone:
-                # Its prefix is not to know it: others only count how many tasks it had.
+                # The prefix must not have a forgotten group; other groups only depend on it.
                 del prefix._groups[group]
             else:
                 scheduler.task_groups[name] = group
@@ -228,13 +228,13 @@ class _Writer:
         return group
 
     def tasks(self) -> None:
-        """Make the tasks, in the order in which they came, and join them to each other."""
+        """Make the tasks in the order of their arrival, and link them to each other."""
         texts = self.core.keys()
         for text in texts:
             ts = self.given_tasks.get(text)
             if ts is None:
                 ts = TaskState.__new__(TaskState)
-            # Enough to be found by: what it depends on may come after it.
+            # Only key and hash, so that others can refer to it: dependencies may come later.
             ts.key = self.payloads.key(text)
             ts._hash = hash(ts.key)
             self.by_text[text] = ts
@@ -304,7 +304,7 @@ class _Writer:
         return found_failure(name, of, key=ts.key, scheduler=self.scheduler, departed=self.departed)
 
     def tallies(self) -> None:
-        """Set what groups and prefixes count, over what making the tasks has counted."""
+        """Set the counts of groups and prefixes, over those from the making of tasks."""
         said = self.said
         for one in [*said["gone_groups"], *said["task_groups"].values()]:
             group = self.by_serial[one["serial"]]
@@ -314,7 +314,7 @@ class _Writer:
                 self.by_serial[serial] for serial in one["dependency_serials"]
             )
             last = one["last_worker"]
-            # Of one that has gone upstream only finds out that it has; nothing is as good.
+            # Dask uses a last worker only if that is still in the cluster.
             group.last_worker = None if last is None else self.known.get(last)
             group.last_worker_tasks_left = one["last_worker_tasks_left"]
         for name, one in said["task_prefixes"].items():
@@ -327,7 +327,7 @@ class _Writer:
             prefix.suspicious = one["suspicious"]
 
     def workers(self) -> None:
-        """Write what workers have and do."""
+        """Export the state of workers."""
         for address, one in self.said["workers"].items():
             self._fill_worker(self.known[address], one)
         for address, one in self.said["departed_workers"].items():
@@ -350,12 +350,12 @@ class _Writer:
         refill(ws.used_resources, _amounts(one["used_resources"]))
 
     def clients(self) -> None:
-        """Write what clients want."""
+        """Export the keys that clients want."""
         for name, texts in self.said["clients"].items():
             refill(self._client(name).wants_what, self._tasks(texts))
 
     def cluster(self, monotonic_offset_s: float, wall_offset_s: float) -> None:
-        """Write what concerns no single task or worker."""
+        """Export the state that belongs to no single task or worker."""
         scheduler, said = self.scheduler, self.said
         for name in ("running", "idle_task_count", "saturated"):
             members = getattr(scheduler, name)
@@ -379,7 +379,7 @@ class _Writer:
         refill(scheduler.replicated_tasks, self._tasks(said["replicated_tasks"]))
         fill_queue(scheduler.queued, said, self.by_text)
         scheduler.erred_tasks.clear()
-        # The latest first: a full deque would drop these.
+        # The newest come first, and a full deque would drop them, so the list is cut before.
         latest = said["erred_tasks"][: scheduler.erred_tasks.maxlen]
         for text, at, erred_on, exception_text, traceback_text in latest:
             scheduler.erred_tasks.append(
@@ -397,7 +397,7 @@ class _Writer:
         scheduler.n_tasks = said["n_tasks"]
         scheduler.transition_counter = said["transition_counter"]
         scheduler.generation = said["generation"]
-        # Before the first graph it is 0 by any clock.
+        # Dask has 0 before the first graph, so no offset is added then.
         last = said["last_graph"]
         scheduler._last_time = last + wall_offset_s if last else 0.0
         since = said["no_workers_since"]
@@ -408,11 +408,11 @@ class _Writer:
         return [self._task(text) for text in texts]
 
     def _task(self, text: str) -> Any:
-        """Find a task; entries of workers may outlive theirs."""
+        """Find or make a task; a worker may have an entry of a forgotten task."""
         return self.by_text.get(text) or self._forgotten(text, None)
 
     def _forgotten(self, text: str, serial: int | None) -> Any:
-        """Make a task that upstream would still have an object of though it is forgotten."""
+        """Find or make the object that Dask would still have of a forgotten task."""
         ts = self.forgotten.get((text, serial))
         if ts is None:
             ts = forgotten_task(self.payloads.key(text), self.scheduler)
@@ -422,7 +422,7 @@ class _Writer:
     def _client(self, name: str) -> Any:
         client = self.scheduler.clients.get(name)
         if client is None:
-            # Such as variables and queues want results for.
+            # A client without a stream, such as that of a variable or queue.
             client = self.scheduler.clients[name] = ClientState(name)
         return client
 
@@ -431,13 +431,13 @@ class _Writer:
 
 
 def forgotten_task(key: Any, scheduler: Any) -> Any:
-    """Make a task of which upstream would still have an object though it is forgotten."""
+    """Make the object that Dask would still have of a forgotten task."""
     group = TaskGroup(key_split_group(key), TaskPrefix(key_split(key)))
     return TaskState(key, None, "forgotten", group, scheduler.validate)
 
 
 def status_name(status: Status) -> str:
-    """Tell a worker's status as the core has it: what neither runs nor has gone is paused to it."""
+    """Return a worker's status for the core, where any status besides these three is ``paused``."""
     name = str(status.name)
     return name if name in ("running", "closing_gracefully", "closed") else "paused"
 
@@ -454,7 +454,7 @@ def fill_counts(
     read: Callable[[Any, str], Any] = getattr,
     write: Callable[[Any, str, Any], None] = setattr,
 ) -> None:
-    """Set what a group or prefix counts, as the core says it."""
+    """Set the counts of a group or prefix to those of the core."""
     write(collection, "nbytes_total", said["nbytes_total"])
     read(collection, "states").update(said["states"])
     refill(read(collection, "_all_durations_us"), said["all_durations_us"])
@@ -472,13 +472,13 @@ def fill_times(
 
 
 def refill(collection: Any, members: Any) -> None:
-    """Give a set or dict that others may hold other members."""
+    """Replace the members of a set or dict in place, because programs may refer to it."""
     collection.clear()
     collection.update(members)
 
 
 def whole(number: float) -> float:
-    """Bring a number that Python has as an int back to one."""
+    """Convert a float without fraction back to the int that Python had."""
     return int(number) if number.is_integer() else number
 
 

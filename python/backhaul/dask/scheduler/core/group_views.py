@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Views", "raw_reader"]
 
-#: In the place of a prefix while a group is made, which would tell it so
+#: Replaces the prefix while a group is made, so that the group does not register itself
 _NOBODY: Any = SimpleNamespace(add_group=lambda group: None)
 
 
 class Views:
-    """The groups and prefixes that the core has, and what is counted of all, as Dask's objects.
+    """Groups, prefixes and counts of the core, as Dask's objects.
 
     Parameters
     ----------
     live : LiveCore
-        Whose.
+        The core.
     group_class, prefix_class : type
         Classes of the objects meanwhile.
 
@@ -79,19 +79,19 @@ class Views:
         return self.groups[name]
 
     def group_that_was(self, name: str, key: Any) -> Any:
-        """Find the group of a task that is forgotten, or make one that says nothing."""
+        """Find the group of a forgotten task, or make an empty one."""
         group = self.groups.get(name)
         return TaskGroup(name, TaskPrefix(key_split(key))) if group is None else group
 
     def release_group(self, name: str) -> Any | None:
-        """Give the object of a group that is gone the class of one; None if there is none."""
+        """Restore the class of a forgotten group's object, and return it; None if there is none."""
         group = self.groups.pop(name, None)
         if group is not None:
             group.__class__ = TaskGroup
         return group
 
     def release(self) -> None:
-        """Give all of them their own classes back."""
+        """Restore the classes of all groups and prefixes."""
         for group in self.groups.values():
             group.__class__ = TaskGroup
         for prefix in self.prefixes.values():
@@ -100,14 +100,14 @@ class Views:
     # Reads
 
     def refresh_group(self, group: Any) -> None:
-        """Bring up to date what is counted of a group."""
+        """Update the counts of a group."""
         said = self._live.core.group(group.name)
         if said is not None and self.groups.get(group.name) is group:
             fill_counts(group, said, read=_read_raw, write=_write_raw)
             fill_times(group, said, write=_write_raw)
 
     def dependencies(self, group: Any) -> Any | None:
-        """Bring up to date which groups one depends on; None if one of them is gone."""
+        """Update and return the dependencies of a group; None if one of these is forgotten."""
         core = self._live.core
         said = core.group(group.name)
         if said is None or self.groups.get(group.name) is not group:
@@ -123,7 +123,7 @@ class Views:
         return own
 
     def refresh_prefix(self, prefix: Any) -> None:
-        """Bring up to date what is counted of a prefix."""
+        """Update the counts of a prefix."""
         said = self._live.core.prefix(prefix.name)
         if said is None:
             return
@@ -137,11 +137,11 @@ class Views:
             refill(groups, dict.fromkeys(self.group(name, prefix.name) for name in said["groups"]))
 
     def task_groups(self) -> Any:
-        """Bring ``Scheduler.task_groups`` up to date, and give it."""
+        """Update and return ``Scheduler.task_groups``."""
         return self._up_to_date("task_groups", self._live.core.group_names(), self.group)
 
     def task_prefixes(self) -> Any:
-        """Bring ``Scheduler.task_prefixes`` up to date, and give it."""
+        """Update and return ``Scheduler.task_prefixes``."""
         names = [(name,) for name in self._live.core.prefix_names()]
         return self._up_to_date("task_prefixes", names, self.prefix)
 
@@ -154,7 +154,7 @@ class Views:
         return own
 
     def workers_in(self, name: str) -> Any:
-        """Bring ``idle``, ``idle_task_count`` or ``saturated`` up to date, and give it."""
+        """Update and return ``idle``, ``idle_task_count`` or ``saturated``."""
         scheduler = self._live.scheduler
         said = self._live.core.cluster_load()[name]
         own = raw_reader(SchedulerState, name)(scheduler)
@@ -167,14 +167,14 @@ class Views:
         return own
 
     def counts_of(self, own: type, one: Any, name: str, counts: Iterable[tuple[str, int]]) -> Any:
-        """Bring a dict of counts up to date, and give it."""
+        """Update and return a dict of counts."""
         found = raw_reader(own, name)(one)
         refill(found, dict(counts))
         return found
 
 
 def raw_reader(own: type, name: str) -> Callable[[Any], Any]:
-    """Give what reads an attribute past a guard."""
+    """Return a function that reads an attribute without its guard."""
     for base in own.__mro__:
         if name in vars(base):
             descriptor = vars(base)[name]

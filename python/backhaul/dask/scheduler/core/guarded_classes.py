@@ -46,7 +46,7 @@ _LOADS = {
     "n_tasks": "n_tasks",
 }
 
-#: Methods of a scheduler that change something before they come to what is in the core, or compare
+#: Methods of a scheduler that change other state before they access the core's, or that compare
 #: classes
 _CHANGES_MORE = (
     "close",
@@ -99,7 +99,7 @@ class Guards:
         attributes += [(name, self._counted) for name in _COUNTS_OF_GROUPS]
         attributes.append(("dependencies", self._dependencies))
         self._group = self._class(TaskGroup, attributes)
-        # One whose name is no text is of before, and none of its tasks is left.
+        # A group whose name is no text is from before the import, and has no tasks any more.
         self._group.done = self._property(
             "done", lambda group: type(group.name) is not str or live.core.is_group_done(group.name)
         )
@@ -172,7 +172,7 @@ class Guards:
         self._change(ws, self._worker)
 
     def release_one(self, gone: Any) -> None:
-        """Give a worker or client that has gone its own class back."""
+        """Restore the class of a worker or client that has left."""
         for place, (one, own) in enumerate(self._guarded):
             if one is gone:
                 del self._guarded[place]
@@ -180,14 +180,14 @@ class Guards:
                 return
 
     def guard_client(self, cs: ClientState) -> None:
-        """Change the class of a client that has come since."""
+        """Change the class of a client that has connected since."""
         if type(cs) is ClientState:
             self._change(cs, self._client)
 
     def guard_extension(
         self, extension: Any, attributes: Iterable[str], methods: Mapping[str, Callable[..., Any]]
     ) -> None:
-        """Change the class of an extension: what is in the core of it, and what that does."""
+        """Change the class of an extension; the core replaces some attributes and methods."""
         own = type(extension)
         guarded = self._class(own, [])
         for name in attributes:
@@ -197,15 +197,15 @@ class Guards:
         self._change(extension, guarded)
 
     def computations(self) -> Any:
-        """Give the computations, which are not in the core."""
+        """Return the computations, which are not in the core."""
         return raw_reader(SchedulerState, "computations")(self._live.scheduler)
 
     def metadata(self) -> Any:
-        """Give what is kept by the keys of tasks, which is not in the core."""
+        """Return the metadata by keys of tasks, which is not in the core."""
         return raw_reader(SchedulerState, "task_metadata")(self._live.scheduler)
 
     def release(self) -> None:
-        """Give all of them their own classes back."""
+        """Restore the classes of all objects."""
         for one, own in self._guarded:
             one.__class__ = own
         self._guarded.clear()
@@ -289,7 +289,7 @@ class Guards:
 
         @functools.wraps(original)
         def transitions(self: Any, recommendations: Any, stimulus_id: str) -> None:
-            # Of a worker that comes or goes nothing is left to do.
+            # Empty when a worker joins or leaves, because the core has done the transitions.
             if recommendations:
                 live.escape("transitions")
                 original(self, recommendations, stimulus_id)
@@ -432,7 +432,7 @@ class Guards:
         return add_plugin
 
     def _after_what_happened(self, name: str, then: Callable[[], None] | None = None) -> Any:
-        """Make a method of a scheduler that plugins have to have heard all before."""
+        """Make a method of a scheduler that first notifies the plugins of all transitions."""
         live = self._live
         original = getattr(self._scheduler_class, name)
 

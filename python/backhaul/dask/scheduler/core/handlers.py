@@ -31,7 +31,7 @@ __all__ = ["Handlers"]
 
 logger = logging.getLogger(__name__)
 
-#: Operations of streams that touch no state of tasks, beside those that ours handle
+#: Operations of streams that touch no state of tasks, besides those with handlers here
 STREAMS = {
     "heartbeat-client",
     "keep-alive",
@@ -39,13 +39,13 @@ STREAMS = {
     "publish_flush_batched_send",
     "queue_release",
     "queue-future-release",
-    # It looks at one task.
+    # Its handler reads one task.
     "report-key",
     "subscribe-topic",
     "unsubscribe-topic",
-    # It comes to `LiveCore.update_data`.
+    # Its handler is `LiveCore.update_data`.
     "update-data",
-    # It comes to `LiveCore.create`.
+    # Its handler calls `LiveCore.create`.
     "update-graph",
     "variable_delete",
     "variable-future-received-confirm",
@@ -54,7 +54,7 @@ STREAMS = {
 #: Prefix of Backhaul's own operations, whose handlers support a core
 OURS = "backhaul-"
 
-#: Requests likewise; some look at what guards answer or escape from
+#: Requests likewise; some read attributes that guards answer, or that cause an escape
 HANDLERS = {
     "broadcast",
     "connection_stream",
@@ -107,7 +107,7 @@ HANDLERS = {
     "set_metadata",
     "subscribe_worker_status",
     "terminate",
-    # It comes to `LiveCore.update_data`.
+    # Its handler is `LiveCore.update_data`.
     "update_data",
     "variable_get",
     "variable_set",
@@ -118,7 +118,7 @@ HANDLERS = {
 
 
 class Handlers:
-    """Handlers that tell a core what happens.
+    """Handlers that pass messages to a core.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Handlers:
         self._restores: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Take the place of Dask's on the scheduler."""
+        """Replace Dask's handlers on the scheduler."""
         scheduler = self._live.scheduler
         streams: dict[str, Callable[..., Any]] = {
             "add-keys": self.add_keys,
@@ -182,7 +182,7 @@ class Handlers:
                 self._replace(vars(callback), "callback", ours_of(callback.callback))
 
     def uninstall(self) -> None:
-        """Put Dask's back."""
+        """Restore Dask's handlers."""
         for restore in reversed(self._restores):
             restore()
         self._restores.clear()
@@ -198,7 +198,7 @@ class Handlers:
         self._restores.append(restore)
 
     def _escaping(self, original: Any, operation: str) -> Any:
-        # Dask looks whether a handler is to be awaited before it calls it.
+        # Dask checks whether a handler is a coroutine function before the call.
         if iscoroutinefunction(original):
 
             @functools.wraps(original)
@@ -234,7 +234,7 @@ class Handlers:
     def graph(
         self, dsk: Any, keys: Any, client: str, start: float, more: dict[str, Any]
     ) -> dict[str, float] | None:
-        """Take a graph of plain tasks; None if it became Dask's meanwhile."""
+        """Import a graph of plain tasks; None if an escape has happened meanwhile."""
         with self._live.alone(), self._live.whole_or_dasks():
             return self._graph(dsk, keys, client, start, more)
 
@@ -261,7 +261,7 @@ class Handlers:
             live.escape(str(error))
             return None
         except Exception as error:
-            # The core is as it was; Dask's code meets the bad option, too, and raises its error.
+            # The core is unchanged; Dask's code gets the bad option, too, and raises its error.
             live.escape(f"{type(error).__name__} while a graph is read")
             return None
         span_of = live.spans.observe(
@@ -305,14 +305,14 @@ class Handlers:
         groups: dict[str, tuple[str, Any]],
         update: dict[str, Any],
     ) -> dict[str, float] | None:
-        """Take what stays bytes; None if it is for Dask, or for `graph`.
+        """Import calls or a graph that stay bytes; None if Dask, or `graph`, has to do that.
 
         Parameters
         ----------
         submitted : TaskCalls or TaskGraph
             The calls or the graph of a client's message.
         knows_needs, take : callable
-            Tells whether the core knows what it needs; has the core take it.
+            The first tells whether the core has all dependencies; the second imports the tasks.
         groups : dict
             By name of each group, its prefix and one of its keys.
         update : dict
@@ -568,10 +568,10 @@ class Handlers:
 
 
 def _method(name: str, scheduler: Any) -> Callable[[Any], Any]:
-    """Make what makes a handler that is the scheduler's method, whatever that is by then."""
+    """Return a function that makes a handler, which calls the scheduler's method at that time."""
 
     def make(upstream: Any) -> Any:
-        # Of a request Dask looks whether what it gives is to be awaited.
+        # Dask checks the return value of a request's handler, so this need not be a coroutine.
         @functools.wraps(upstream)
         def handle(*args: Any, **kwargs: Any) -> Any:
             return getattr(scheduler, name)(*args, **kwargs)

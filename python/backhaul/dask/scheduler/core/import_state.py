@@ -1,9 +1,9 @@
-"""The import: a core that goes on from the state of a running scheduler.
+"""The adoption: the import of a running scheduler's state into a new core.
 
-All that the core can hold is read from upstream's objects, in upstream's order: the cluster, tasks
-with their groups and prefixes, what clients want, the queue, counters and the history of failures.
-So the core decides as upstream would have. A state that no core can hold stays where it is
-(`obstacle`, and `EscapeError` of `adopt`).
+The import reads Dask's objects in Dask's order: the cluster, tasks with their groups and prefixes,
+the keys that clients want, the queue, counters and the history of failures. So the core makes the
+decisions that Dask would have made. Dask keeps a state that no core can hold (`obstacle`, and
+`EscapeError` of `adopt`).
 """
 
 from __future__ import annotations
@@ -53,20 +53,19 @@ def adopt(
     Parameters
     ----------
     scheduler : distributed.Scheduler
-        Its tasks, workers, clients, groups, prefixes and counters are taken over. Numbers of runs
-        go on from those of this process, so that no worker can mistake a run for an old one.
+        Its tasks, workers, clients, groups, prefixes and counters are imported. Numbers of runs
+        continue those of this process, so that no worker can mistake a run for an old one.
     settings : mapping of str to object
-        Fields of ``Config``, as for `SchedulerCore`; what the scheduler has learned since it was
-        made, such as bandwidth, is taken from the scheduler.
+        Fields of ``Config``, as for `SchedulerCore`; values that the scheduler has measured, such
+        as bandwidth, are read from the scheduler.
     payloads : Payloads
         Gives the bytes by which the core knows run specs, annotations and failures.
     key_text : callable
         Gives the text of a key; the inverse of ``Payloads.key`` of `write_into`.
     threads_of : callable or None
-        Returns how many threads a task asked for; None where the scheduler does not heed that.
+        Returns how many threads a task requested; None if the scheduler ignores such requests.
     monotonic_offset_s, wall_offset_s : float
-        As for `write_into`: what is taken from the scheduler's times to make the core's of them, in
-        seconds.
+        As for `write_into`, in seconds; here subtracted from the scheduler's times.
 
     Raises
     ------
@@ -84,12 +83,12 @@ def adopt(
     try:
         return SchedulerCore.inherit(said, streams, **settings)
     except (LookupError, OverflowError, TypeError) as error:
-        # Dask's state is at odds with itself, which Dask does not mind.
+        # Dask's state is inconsistent, which Dask tolerates.
         raise EscapeError(str(error)) from error
 
 
 def empty(scheduler: Any) -> None:
-    """Empty upstream's collections of tasks, whose members a core has taken over.
+    """Clear Dask's collections of tasks, whose members a core has imported.
 
     Groups and prefixes stay. `write_into` fills the collections again.
     """
@@ -104,15 +103,15 @@ def empty(scheduler: Any) -> None:
 
 
 def name_text(name: object) -> str:
-    """Give the text by which a core knows a worker's name, which need not be one.
+    """Return the text of a worker's name in a core; the name may be an object of any type.
 
-    A restriction that is a text must not find a worker whose name is the number of that text.
+    For example, the restriction ``"1"`` must not find a worker whose name is the number 1.
     """
     return name if isinstance(name, str) else f"{type(name).__qualname__} {name!r}"
 
 
 def are_amounts(resources: Mapping[Any, Any]) -> bool:
-    """Tell whether all that a worker has is a number by a name, as a core takes it."""
+    """Tell whether all resources of a worker are numbers by text names, as a core needs."""
     return all(
         isinstance(name, str) and isinstance(amount, (int, float))
         for name, amount in resources.items()
@@ -120,7 +119,7 @@ def are_amounts(resources: Mapping[Any, Any]) -> bool:
 
 
 def _sums(scheduler: Any) -> Iterator[float]:
-    """Give what sizes of results have added up to, in bytes."""
+    """Yield the sums of sizes of results, in bytes."""
     yield scheduler._network_occ_global
     for ws in scheduler.workers.values():
         yield ws.nbytes
@@ -135,7 +134,7 @@ def _say(
     monotonic_offset_s: float,
     wall_offset_s: float,
 ) -> Said:
-    """Say a scheduler in the form of `SchedulerCore.inherit`, without its tasks."""
+    """Return the state of a scheduler in the form of `SchedulerCore.inherit`, without tasks."""
 
     def texts_of(tasks: Iterable[Any]) -> list[str]:
         return [key_text(ts.key) for ts in tasks]
@@ -195,7 +194,7 @@ def _worker(ws: Any, key_text: Callable[[Any], str]) -> Said:
         "status": status_name(ws.status),
         "nthreads": ws.nthreads,
         "memory_limit": ws.memory_limit,
-        # Of results whose sizes were no whole numbers a part of a byte may be left, here and below.
+        # Results with fractional sizes may have left a part of a byte, here and below.
         "nbytes": round(ws.nbytes),
         "has_what": [key_text(ts.key) for ts in ws.has_what],
         "processing": [key_text(ts.key) for ts in ws.processing],
@@ -211,7 +210,7 @@ def _worker(ws: Any, key_text: Callable[[Any], str]) -> Said:
 
 
 def _groups(scheduler: Any) -> list[Said]:
-    """Say the groups, those first that are gone and that others depend on."""
+    """Return the groups; first the forgotten groups on which others depend."""
     known = list(scheduler.task_groups.values())
     serials = dict.fromkeys(map(id, known))
     gone = {
@@ -238,7 +237,7 @@ def _groups(scheduler: Any) -> list[Said]:
                 else [serials[id(other)] for other in group.dependencies],
                 "start": group.start,
                 "stop": group.stop,
-                # Of one that has left upstream only finds out that it has.
+                # Dask uses a last worker only if that is still in the cluster.
                 "last_worker": last.address
                 if last is not None and scheduler.workers.get(last.address) is last
                 else None,
@@ -271,7 +270,7 @@ def _collection(one: Any) -> Said:
 
 
 def _queue_entries(scheduler: Any, key_text: Callable[[Any], str]) -> list[tuple[Any, int, str]]:
-    """Say what the heap of the queue has, without what is left in it of forgotten tasks."""
+    """Return the entries of the queue's heap, without those of forgotten tasks."""
     entries = ((priority, order, ts()) for priority, order, ts in scheduler.queued._heap)
     return [
         (priority, order, key_text(ts.key))

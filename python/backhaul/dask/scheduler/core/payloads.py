@@ -16,7 +16,7 @@ __all__ = ["LivePayloads", "TakenPayloads", "past_transitions"]
 
 
 class TakenPayloads:
-    """Keeps Python's objects for a core that takes them over, by the bytes that it has of them.
+    """Keeps Python's objects during an import, by the bytes that the core gets for them.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class TakenPayloads:
         self._live = live
 
     def run_spec(self, text: str, task: Any) -> bytes:
-        """Keep what a task runs; without bytes of its own Python sends it."""
+        """Keep the run spec of a task; without bytes in the core, Python sends it."""
         self._live.specs[text] = task.run_spec, task.group.span_id
         return b""
 
@@ -50,7 +50,7 @@ class TakenPayloads:
 
 
 class LivePayloads:
-    """Answers for a running core what its texts stand for.
+    """Converts texts and bytes of a running core to Python's objects.
 
     Parameters
     ----------
@@ -62,33 +62,33 @@ class LivePayloads:
         self._live = live
 
     def key(self, text: str) -> Any:
-        """Give the key of a text, which may be that of a task that is gone."""
+        """Return the key of a text, also of a forgotten task."""
         return self._live.texts.key(text)
 
     def run_spec(self, text: str, payload: bytes) -> Any:
-        """Give what a task runs."""
+        """Return the run spec of a task."""
         found = self._live.specs.get(text)
         if found is None and payload:
-            # It came as bytes, of which the core has read whether the task produces data.
+            # The task arrived as bytes, in which the core has read whether it produces data.
             is_producer = bool(self._live.core.task_value(text, "data_producer"))
             found = submitted_task(self._live.texts.key(text), payload, is_producer=is_producer)
         return None if found is None else found[0]
 
     def annotations(self, text: str, payload: bytes) -> dict[str, Any]:
-        """Give the annotations of a task."""
+        """Return the annotations of a task."""
         return dict(self._live.annotations[payload])
 
     def exception(self, text: str, payload: bytes) -> Any:
-        """Give what a task raised."""
+        """Return the exception of a task."""
         return self._live.raised.get(payload)
 
     def traceback(self, text: str, payload: bytes) -> Any:
-        """Give where it raised it."""
+        """Return the traceback of a task."""
         return self._live.raised.get(payload)
 
 
 def past_transitions(live: LiveCore) -> list[Transition]:
-    """Give the core's last transitions as Dask's, the oldest first; none says what it led to."""
+    """Return the core's last transitions as Dask's, oldest first, without recommendations."""
     key_of = live.texts.key
     make: Any = Transition
     return [

@@ -18,24 +18,24 @@ __all__ = ["may_look", "only_reduces", "snapshots"]
 
 
 def only_reduces(manager: ActiveMemoryManagerExtension) -> bool:
-    """Tell whether a manager does nothing but drop copies that are too many."""
+    """Tell whether a manager only drops superfluous replicas."""
     return type(manager) is ActiveMemoryManagerExtension and all(
         type(policy) is ReduceReplicas for policy in manager.policies
     )
 
 
 def may_look(manager: ActiveMemoryManagerExtension) -> bool:
-    """Tell whether a manager only looks at tasks one by one, and has the scheduler do the rest."""
+    """Tell whether a manager only reads single tasks, and lets the scheduler change the state."""
     return type(manager) is ActiveMemoryManagerExtension and all(
         type(policy) in (ReduceReplicas, RetireWorker) for policy in manager.policies
     )
 
 
 def snapshots(live: LiveCore) -> set[Any]:
-    """Make of each such result a task with as much as that policy looks at.
+    """Make a snapshot of each replicated result: a task with the attributes that the policy reads.
 
-    They stand for the tasks of one moment, by key; what is suggested for them goes to the core as
-    `request_remove_replicas`.
+    The snapshots show one moment. Suggestions of the policy refer to tasks by key, and reach the
+    core by `request_remove_replicas`.
     """
     workers = live.scheduler.workers
     waiting: dict[str, Any] = {}

@@ -15,19 +15,19 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    """Makes handlers of requests, of those of Dask's.
+    """Makes handlers of requests, which replace Dask's.
 
     Parameters
     ----------
     live : LiveCore
-        Whose core answers.
+        The owner of the core that answers.
     """
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
 
     def get_who_has(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells who holds results."""
+        """Make the handler of ``who_has``."""
 
         def handle(keys: Iterable[Any] | None = None) -> Any:
             live = self._live
@@ -36,7 +36,7 @@ class Answers:
         return functools.wraps(upstream)(handle)
 
     def get_has_what(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the keys of results of workers."""
+        """Make the handler of ``has_what``."""
 
         def handle(workers: Iterable[str] | None = None) -> Any:
             found = self._live.scheduler.workers
@@ -47,7 +47,7 @@ class Answers:
         return functools.wraps(upstream)(handle)
 
     def get_processing(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the keys of tasks of workers."""
+        """Make the handler of ``processing``."""
 
         def handle(workers: Iterable[str] | None = None) -> Any:
             found = self._live.scheduler.workers
@@ -57,7 +57,7 @@ class Answers:
         return functools.wraps(upstream)(handle)
 
     def get_nbytes(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the sizes of results."""
+        """Make the handler of ``nbytes``."""
 
         def handle(keys: Iterable[Any] | None = None, summary: bool = True) -> Any:
             live = self._live
@@ -93,7 +93,7 @@ class Answers:
         }
 
     def get_task_stream(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells which runs ended."""
+        """Make the handler of ``get_task_stream``, which returns ended runs."""
 
         @functools.wraps(upstream)
         def handle(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Spans and computations while the core has the groups: what stands for these meanwhile."""
+"""Spans and computations while the core has the groups, with views in their place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Spans"]
 
 
 class Spans:
-    """Tells the extension for spans, and computations, of groups by objects that stand for them.
+    """Registers views of groups with the extension for spans, and with computations.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Spans:
     def __init__(self, live: LiveCore, guards: Guards) -> None:
         self._live = live
         self._guards = guards
-        #: By name: what stands for a group that the core has, and the computation it is part of
+        #: The view of each group in the core, and its computation, by name of the group
         self._groups: dict[str, tuple[Any, Any]] = {}
         known = guards.views.groups
         for computation in guards.computations():
@@ -100,13 +100,13 @@ class Spans:
             fill_times(group, last)
 
     def write(self) -> None:
-        """Put the scheduler's groups in the place of what stood for them."""
+        """Replace the views by the scheduler's groups, after an export."""
         scheduler = self._live.scheduler
         extension = scheduler.extensions.get("spans")
         for name, (group, computation) in self._groups.items():
             real = scheduler.task_groups.get(name)
             if real is None or real is group:
-                # Not one of its tasks ever came to be, or it is the same object.
+                # No task of the group was ever made, or the group is the same object.
                 continue
             real.span_id = group.span_id
             computation.groups.discard(group)
@@ -123,9 +123,9 @@ class Spans:
         Parameters
         ----------
         name : str
-            Of the group, and of its prefix.
+            Name of the group, and of its prefix.
         span_id : str or None
-            The span of the group that had the name before, which goes on.
+            The span of the earlier group, which the new group joins.
         """
         scheduler = self._live.scheduler
         group = self._guards.views.group(name, name)
@@ -141,11 +141,11 @@ class Spans:
             span.groups.add(group)
 
     def begin_computation(self) -> None:
-        """Begin a computation, as Dask does with a graph that comes when nothing is to be done."""
+        """Begin a computation, as Dask does with a graph that arrives at an idle scheduler."""
         self._guards.computations().append(Computation())
 
     def _computation(self, code: Any) -> Any:
-        """Find or make what new tasks are part of, as Dask does."""
+        """Find or make the computation of new tasks, as Dask does."""
         computations = self._guards.computations()
         if self._live.core.is_idle() or not computations:
             self.begin_computation()

@@ -41,14 +41,14 @@ ATTRIBUTES = (
 #: Number of cost levels
 LEVELS = len(WorkStealing.cost_multipliers)
 
-#: What Dask calls its own requests
+#: Prefix of the stimulus ids of Dask's own requests
 _STIMULUS = "steal-"
 
 
 def begin_stealing(
     core: SchedulerCore, scheduler: Any, key_text: Callable[[Any], str] = str
 ) -> None:
-    """Give a new core what a scheduler has of work stealing, if it steals.
+    """Import the state of work stealing into a new core, if the scheduler steals.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def begin_stealing(
     Raises
     ------
     EscapeError
-        If a task is on its way from or to a worker that has left; the core is of no use then.
+        If a task is moving from or to a worker that has left; the core is unusable then.
     """
     extension = scheduler.extensions.get("stealing")
     if type(extension) is not WorkStealing:
@@ -75,14 +75,14 @@ def begin_stealing(
 
 
 def _said(extension: Any, scheduler: Any, key_text: Callable[[Any], str]) -> dict[str, Any]:
-    """Say what the extension has of tasks, in the form of `SchedulerCore.stealing`."""
+    """Return the state of the extension in the form of `SchedulerCore.stealing`."""
     workers, tasks = scheduler.workers, scheduler.tasks
 
     def is_here(ws: Any) -> bool:
         return workers.get(ws.address) is ws
 
     def texts(some: Iterable[Any]) -> list[str]:
-        # The sets of tasks whose durations are unknown keep those that are forgotten.
+        # Dask's sets of tasks with unknown durations keep forgotten tasks.
         return [key_text(ts.key) for ts in some if tasks.get(ts.key) is ts]
 
     for ts, info in extension.in_flight.items():
@@ -116,7 +116,7 @@ def _said(extension: Any, scheduler: Any, key_text: Callable[[Any], str]) -> dic
 
 
 def empty_stealing(scheduler: Any) -> None:
-    """Empty what the extension has of tasks, which a core has taken over."""
+    """Clear the collections of the extension, which a core has imported."""
     extension = scheduler.extensions.get("stealing")
     if type(extension) is not WorkStealing:
         return
@@ -134,7 +134,7 @@ def write_stealing(
     key_of: Callable[[str], Any],
     departed: dict[str, Any] | None = None,
 ) -> None:
-    """Write what a core has filed into the extension of a scheduler that its tasks were written to.
+    """Export a core's state of work stealing to the extension, after the export of the tasks.
 
     Parameters
     ----------
@@ -201,10 +201,10 @@ def write_stealing(
 
 
 def _moves_to_departed(said: dict[str, Any]) -> Counter[str]:
-    """Count, by address, the moves to workers that have left; they are the earliest to it.
+    """Count, by address, the moves to workers that have left; these are the earliest moves.
 
-    Another worker may have come to that address since. The core counts what is moved to and from
-    each that is there: what is moved to an address beyond that is for who had it before.
+    Another worker may have joined with that address since. The core counts the moves from and to
+    each current worker; any further move to its address is for the worker that left.
     """
     moves = Counter(thief for _, _, thief, *_ in said["in_flight"])
     moves.subtract(victim for _, victim, *_ in said["in_flight"])
@@ -218,7 +218,7 @@ class Stealing:
     Parameters
     ----------
     live : LiveCore
-        Whose core.
+        The owner of the core.
     """
 
     def __init__(self, live: LiveCore) -> None:
@@ -257,14 +257,14 @@ class Stealing:
             digests["steal-duration"].add(time() - start)
 
     def confirm(self, key: Any, state: str | None, stimulus_id: str, worker: str | None) -> None:
-        """Tell the core what a worker says of a task that it was asked for."""
+        """Pass a worker's response to a request to move a task to the core."""
         live, extension = self._live, self.extension
         text = live.texts.known(key)
         if text is None or extension is None:
             return
         answer = live.call(live.core.confirm_steal, stimulus_id, time(), text, state)
         told, is_thief_gone, victim, thief = answer
-        # As Dask does, before it sends or after.
+        # Dask logs the same, before or after it sends.
         if told in ("stale-response", "already-aborted"):
             extension.log((told, key, state, worker, stimulus_id))
         elif told == "reschedule":
@@ -287,7 +287,7 @@ class Stealing:
 
         return handle
 
-    # In the place of methods of the extension
+    # Replacements of methods of the extension
 
     def _add_worker(self, scheduler: Any = None, worker: Any = None) -> None:
         vars(self.extension)["stealable"][worker] = tuple(set() for _ in range(LEVELS))

@@ -67,7 +67,7 @@ ATTRIBUTES: Final = {
 
 _TASKS = ("dependencies", "dependents", "waiters", "waiting_on")
 
-#: Attributes that a task made while the core has the state never has; a read of others escapes
+#: Attributes that no task in the core of a running scheduler has; the read of a value escapes
 _NEVER = ("annotations", "host_restrictions", "resource_restrictions", "worker_restrictions")
 
 #: Replaces the group while a task is made, so that the group does not count the task

@@ -15,19 +15,19 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """Makes callbacks of timers, of those of Dask's.
+    """Makes callbacks of timers, which replace Dask's.
 
     Parameters
     ----------
     live : LiveCore
-        Whose core is asked.
+        The owner of the core.
     """
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
 
     def of(self, name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Find what makes the callback of a timer of Dask's; None if it stays as it is."""
+        """Return the function that makes a timer's callback; None if Dask's callback stays."""
         if name.startswith("amm-"):
             return self.manage_memory
         return {
@@ -37,7 +37,7 @@ class Timers:
         }.get(name)
 
     def balance(self, upstream: Callable[[], None]) -> Callable[[], None]:
-        """Make what looks for tasks to steal."""
+        """Make the callback that balances tasks among workers."""
 
         def balance() -> None:
             live = self._live
@@ -50,7 +50,7 @@ class Timers:
         return balance
 
     def manage_memory(self, upstream: Callable[[], None]) -> Callable[[], None]:
-        """Make what looks which results have too many or too few copies."""
+        """Make the callback of the active memory manager."""
         manager = getattr(upstream, "__self__", None)
 
         def run_once() -> None:
@@ -71,7 +71,7 @@ class Timers:
         return run_once
 
     def check_idle(self, upstream: Callable[[], Any]) -> Callable[[], Any]:
-        """Make what looks whether the scheduler has been idle for long."""
+        """Make the callback that checks the scheduler's idle time-out."""
 
         def check_idle() -> Any:
             if self._live.core.is_idle():

@@ -1,7 +1,7 @@
-"""Tasks that fail as no worker could run them for too long, while the core has the state.
+"""Failure of tasks that no worker could run for too long, while the core has the state.
 
-As `Scheduler._check_no_workers` does, which Dask calls four times a second: the core fails them,
-what is logged and which event there is of it is said here.
+The code here replaces `Scheduler._check_no_workers`, which Dask calls four times a second: the core
+makes the tasks fail, and this module writes Dask's log lines and event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOVES_S_MAX = 1.0
 
 
 class Timeouts:
-    """Has a core fail what no worker could run for too long.
+    """Makes tasks in a core fail that no worker could run for too long.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Timeouts:
         return {"_check_no_workers": self._method}
 
     def timer(self, upstream: Callable[[], None]) -> Callable[[], None]:
-        """Make what looks at them every so often."""
+        """Make the periodic callback that checks for such tasks."""
         if getattr(upstream, "__func__", None) is not Scheduler._check_no_workers:
             return upstream
         return functools.partial(self._check, upstream)

@@ -62,7 +62,7 @@ class CoreWindow:
         )
 
     def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
-        """Learn from a task; tell whether what was thought of it was wrong."""
+        """Update the expectation from a task; tell whether the expectation was wrong."""
         window = self._window
         expectation = window.expectations.get(prefix)
         alarm_s = 0.0 if expectation is None else expectation.seconds_alarm
@@ -73,7 +73,7 @@ class CoreWindow:
         suspected = self._suspected.pop(prefix, None)
         if expectation.is_heavier or seconds >= _SURELY_LONG_S:
             return is_surprised
-        # A few may have waited for a CPU, and to take tasks back is an escape.
+        # A few tasks may have waited for a CPU, and stealing tasks back causes an escape.
         if suspected is None and not is_surprised:
             return False
         limit_s, in_row = suspected or (alarm_s, 0)
@@ -85,7 +85,7 @@ class CoreWindow:
         return True
 
     def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
-        """Fill a worker if it is down to what it is filled at again."""
+        """Send tasks to a worker whose number of tasks has fallen to the refill limit."""
         core, window = self._live.core, self._window
         tasks = core.in_flight(worker)
         if tasks > window.low_tasks.get(worker, tasks):
@@ -103,7 +103,7 @@ class CoreWindow:
         window.note_filled(worker, max(tasks // 2, floor))
 
     def has_too_many(self, prefix: str) -> bool:
-        """Tell whether a worker has so many tasks of a kind that some are worth taking back."""
+        """Tell whether a worker has so many tasks of a prefix that stealing some back is useful."""
         window = self._window
         expectation = window.expectations[prefix]
         expectation.act()
@@ -115,7 +115,7 @@ class CoreWindow:
             if in_flight is None:
                 continue
             excess = excess_tasks(window.limits, in_flight, expectation, floor_tasks=floor)
-            # To take them back is an escape.
+            # The gain must be worth an escape.
             if (
                 excess * expectation.seconds / in_flight.threads > _WORTH_TAKING_BACK_S
                 or excess * expectation.nbytes > in_flight.budget_bytes
@@ -124,7 +124,7 @@ class CoreWindow:
         return False
 
     def give_back(self, prefix: str) -> None:
-        """Steal tasks of a kind back from workers that have too many; an escape."""
+        """Steal tasks of a prefix back from workers that have too many; causes an escape."""
         self._window.give_back(prefix)
 
     def _room(self, ws: Any, front: tuple[str, str, float, int], floor: int) -> int:
@@ -159,7 +159,7 @@ class CoreWindow:
 
 
 def compute_seconds(message: dict[str, Any]) -> float:
-    """Say how long a task ran, in seconds, of what its worker says."""
+    """Return how long a task ran by its worker's report, in seconds."""
     return sum(
         (one["stop"] - one["start"] for one in message["startstops"] if one["action"] == "compute"),
         0.0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 import dask
 from backhaul.dask.config.settings import switched_on
@@ -82,6 +83,24 @@ def test_frames_of_any_source_are_exchanged(client: Client, exchanged: list[bool
         assert len(found.compute()) == rows
     assert exchanged
     assert all(exchanged)
+
+
+@pytest.mark.parametrize("outputs", [4, 40])
+def test_outputs_are_spread_over_the_workers(
+    client: Client, exchanged: list[bool], outputs: int
+) -> None:
+    inputs = dd.from_map(large, range(12), meta=large(0).iloc[:0])
+    found = client.persist(inputs.shuffle("key", npartitions=outputs, shuffle_method="p2p"))
+    wait(found)
+    assert exchanged == [True]
+    holders = Counter(who[0] for who in client.who_has(found).values())
+    assert len(holders) == 2
+    assert min(holders.values()) >= outputs // 10
+
+
+def large(number: int) -> Any:
+    keys = np.random.default_rng(number).integers(0, 1_000_000, 100_000)
+    return pd.DataFrame({"key": keys, "value": 1.0})
 
 
 def test_an_error_of_the_exchange_leaves_all_to_p2p(

@@ -36,9 +36,6 @@ __all__ = ["exchange_layer"]
 
 logger = logging.getLogger(__name__)
 
-#: Most pairs of a block and an output partition for which each output depends on all blocks.
-#: Beyond, outputs depend on a bundle of blocks, so that the graph grows with partitions only.
-_EDGES_MAX: Final = 4096
 #: Assumed size of an input partition of unknown size
 _PARTITION_BYTES: Final = 128 << 20
 
@@ -206,11 +203,13 @@ def _slots(outputs: tuple[int, ...]) -> list[int]:
 
 
 def _is_bundled(sides: Sequence[_Side], cluster: ClusterView) -> bool:
-    outputs = sides[0].plan.slots
-    if outputs <= 2 * cluster.threads:
-        # Outputs of a bundle would gather on the worker that has it.
-        return False
-    return outputs * sum(side.partitions for side in sides) > _EDGES_MAX
+    """Tell whether outputs depend on bundles rather than on all blocks.
+
+    Dask spreads a group of tasks with few dependencies over idle workers if it is larger than
+    twice the number of threads. It runs any others where their dependencies are, so that outputs
+    of blocks would gather on the first worker that has received all blocks.
+    """
+    return sides[0].plan.slots > 2 * cluster.threads
 
 
 def _check_memory(sides: Sequence[_Side], cluster: ClusterView) -> None:

@@ -9,7 +9,7 @@ of the event loop (`reader_thread`), one thread at a time. All other work is don
 `outgoing_queue` carries calls to it from threads and finalizers.
 
 Locks: a thread that reads holds the lock of the inbox (`comm.inbox`) while it handles messages. The
-locks of `result_cache` and `state_event` come after that one, and are innermost. Each waiting
+locks of `result_cache` and `state_event` are taken after that one, and are innermost. Each waiting
 thread has a lock of its own in `thread_wait`, which is released to wake it.
 
 Invariants: a message is handled once, in order, by whichever thread reads. A message that the

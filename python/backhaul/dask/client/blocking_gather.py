@@ -36,7 +36,7 @@ def blocking_gather(original: Callable[..., Any]) -> Callable[..., Any]:
             found = _held_results(self, futures)
             if found is not None:
                 return found
-        # As Dask's own: a call of it would be one frame more in tracebacks that are to be short.
+        # A copy of Dask's method, because a call of that would add a frame to shortened tracebacks.
         if isinstance(futures, queue.Queue):
             raise TypeError(
                 "Dask no longer supports gathering over Iterators and Queues. "
@@ -62,7 +62,7 @@ def blocking_gather(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _held_results(client: Client, futures: Any) -> Any:
-    """Wait for the futures of a list and give their results; None if this thread may not."""
+    """Wait for the futures of a list and return their results; None if this thread may not."""
     if type(futures) not in (list, tuple) or not futures:
         return None
     held = held_by(client)

@@ -20,7 +20,7 @@ _CONSTANT: Final = frozenset(
     {int, float, complex, bool, str, bytes, type(None), type(...), CodeType}
 )
 
-#: Stands for a global that is not there: a builtin, or the name of an attribute
+#: Marks a missing global: the name may be that of a builtin or an attribute
 _ABSENT: Final = object()
 
 #: Most parts that are compared; a function with more is pickled each time

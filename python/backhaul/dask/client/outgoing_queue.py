@@ -220,7 +220,7 @@ def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
 
 
 def outbox_of(client: Client) -> Outbox:
-    """Give the outbox of a client, made on first use."""
+    """Return the outbox of a client, made on first use."""
     attributes = vars(client)
     outbox: Outbox | None = attributes.get(_ATTRIBUTE)
     if outbox is None:

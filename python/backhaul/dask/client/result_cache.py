@@ -114,12 +114,12 @@ class HeldResults:
         return True
 
     def value_of(self, key: Any) -> tuple[Any, ...]:
-        """Look a result up.
+        """Return the result of a future from the cache.
 
         Parameters
         ----------
         key : key
-            Of a future.
+            The key of a future.
 
         Returns
         -------

@@ -32,7 +32,7 @@ def order(
     *,
     return_stats: bool = False,
 ) -> dict[Any, Any]:
-    """Give each key of a task graph its priority.
+    """Return the priority of each key of a task graph.
 
     Parameters
     ----------
@@ -110,5 +110,5 @@ def _set_is_as_modelled(values: list[int]) -> bool:
 
 
 def native_order(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `order`, which takes the place of Dask's function."""
+    """Return `order`, which replaces Dask's function."""
     return order

@@ -344,7 +344,7 @@ class _Calls:
         self._calls = calls
 
     def names(self) -> set[Any]:
-        """Give the keys."""
+        """Return the keys."""
         return set(self._calls.keys())
 
     def graph(self) -> dict[Any, KeptSpec]:
@@ -355,7 +355,7 @@ class _Calls:
         }
 
     def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
-        """Give the places of the keys in the order."""
+        """Return the places of the keys in the order."""
         return dict(zip(graph, range(len(graph)), strict=True))
 
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
@@ -383,7 +383,7 @@ class _Graph:
         self._order: dict[Any, int] = {}
 
     def names(self) -> set[Any]:
-        """Give the keys that the client wants."""
+        """Return the keys that the client wants."""
         keys = codec.unpack(self._graph.keys())
         return {keys[number] for number in self._graph.wanted()}
 
@@ -393,7 +393,7 @@ class _Graph:
         return tasks
 
     def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
-        """Give the places of the keys of a graph that was made in the order."""
+        """Return the places in the order, after `graph` was called."""
         return self._order
 
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:

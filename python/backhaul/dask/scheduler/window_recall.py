@@ -41,7 +41,7 @@ class _Losses(SchedulerPlugin):
 
 
 class StealBack:
-    """The tasks of one scheduler that workers have been asked to give back.
+    """The pending requests of one scheduler to steal tasks back from workers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which tasks are functions that a thread of the default pool calls, and no more."""
+"""Conditions under which a task is only a function call in a thread of the default pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_ordinary(worker: Worker, task_state: Any) -> bool:
     Parameters
     ----------
     worker : distributed.Worker
-        Whose task it is.
+        The worker of the task.
     task_state : object
         Has the task's ``annotations`` and ``run_spec``.
     """
@@ -32,7 +32,7 @@ def is_ordinary(worker: Worker, task_state: Any) -> bool:
 
 
 def is_coroutine(run_spec: Any) -> bool:
-    """Tell what ``run_spec.is_coro`` does, with one look at what is a plain function."""
+    """Tell the same as ``run_spec.is_coro``, with a quicker test for plain functions."""
     if type(run_spec) is Task and run_spec._is_coro is None:
         function = run_spec.func
         if (

@@ -72,7 +72,7 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
                     return
             comm.handled_all()
             if comm.readable():
-                # The next read would return at once: let other callbacks of the event loop run.
+                # The next read would not wait, so other callbacks of the event loop run first.
                 if arrivals is not None:
                     arrivals.rest()
                 await asyncio.sleep(0)
@@ -93,7 +93,7 @@ class _Stream:
         self._known: dict[str, _Handler] = {}
 
     def handle_now(self, batch: Any) -> None:
-        """Handle a batch, none of which has a handler that is awaited."""
+        """Handle a batch whose messages have no coroutines as handlers."""
         if self._comm.given_up():
             return
         try:
@@ -103,7 +103,7 @@ class _Stream:
         raise RuntimeError(f"cannot be handled at once: {batch!r}")
 
     async def handle(self, batch: Any) -> bool:
-        """Handle one batch; tells whether the stream goes on."""
+        """Handle one batch; tell whether the stream continues."""
         stimuli: list[Any] = []
         worker: Worker | None = None
         try:
@@ -131,7 +131,7 @@ class _Stream:
                     if is_task and _has_ended(worker, message, stimuli):
                         continue
                     stimuli.append(known.event(**message))
-                    # A thread has begun with it, and may have ended it: before what comes next
+                    # A thread has begun the task, and may have ended it, so it goes before others
                     if is_task and hear_of(worker, message["key"]):
                         _stimulate(worker, stimuli)
                     continue
@@ -168,17 +168,17 @@ def _stimulate(worker: Worker, stimuli: list[Any]) -> None:
 
 
 class _Handler:
-    """A handler, and what is known of it.
+    """A handler, and its properties.
 
     Attributes
     ----------
     function : callable
         The handler.
     is_awaited : bool
-        Whether what it returns is to be awaited.
+        Whether the handler is a coroutine function.
     event : callable or None
-        If all that it does is to make an event of its arguments and give it to the state machine of
-        a worker: what makes the event.
+        Makes the event, if the handler only makes an event of its arguments and passes the event to
+        the state machine of a worker.
     worker : Worker or None
         That worker.
     """
@@ -200,9 +200,9 @@ class _Handler:
 
 
 def _has_ended(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
-    """Give a state in Rust both events of a task that a thread has ended, after some events.
+    """Report an ended early task to a state in Rust, after some events.
 
-    Returns False if the task needs an event of its own; the other events are handled then, too.
+    Returns False if the task needs a separate event; the other events may be handled even so.
     """
     line = line_of(worker)
     if line is None or line.keeper is None:
@@ -225,7 +225,7 @@ _STIMULUS_CODES = frozenset(
 
 
 def draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Server.handle_stream` that handles streams over our comms by `handle_stream`."""
+    """Make a `Server.handle_stream` that uses `handle_stream` for streams over Backhaul's comms."""
     ours = handle_stream
 
     def make() -> Callable[..., Any]:

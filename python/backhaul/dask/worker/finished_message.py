@@ -1,7 +1,7 @@
-"""The message by which a worker says that a task has finished, made once for each class of results.
+"""The ``task-finished`` message of a worker, with the class of the result pickled only once.
 
 Dask pickles the class of each result. Here a class that is compiled into a module is pickled once.
-The message takes a small result along, and a message that a thread has sent already is marked so.
+The message may contain a small result. A message that a thread has sent already is marked as sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MADE_AT_RUN_TIME = 1 << 9
 
 
 def described_class(kind: Any) -> tuple[bytes, str] | None:
-    """Give the pickle and the name of a class as Dask sends them; None if they are not known."""
+    """Return the pickle and the name of a class as Dask sends them; None if they are not known."""
     return _described.get(kind)
 
 

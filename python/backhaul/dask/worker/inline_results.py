@@ -1,4 +1,4 @@
-"""Small results that travel with the message that a task has finished: the part of a worker.
+"""Inline results, the worker's part: small results in the ``task-finished`` message.
 
 A worker adds the result of a task to ``task-finished`` if its scheduler has asked for results of
 that size (`backhaul.dask.scheduler.inline_results`), and if the result is plain and immutable
@@ -37,7 +37,7 @@ _asked: dict[str, tuple[int, weakref.ref[Worker]]] = {}
 
 
 class CarryingTaskFinishedMsg(TaskFinishedMsg):
-    """The message that a task has finished, with its result.
+    """The ``task-finished`` message of a task, with its result.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class CarryingTaskFinishedMsg(TaskFinishedMsg):
     value: bytes
 
     def to_dict(self) -> dict[str, Any]:
-        # Dask's goes by the annotations of the class, which are not these.
+        # Dask's method uses the annotations of the class, which lack `value`.
         return {
             "key": self.key,
             "run_id": self.run_id,
@@ -68,7 +68,7 @@ class CarryingTaskFinishedMsg(TaskFinishedMsg):
 
 
 def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> TaskFinishedMsg:
-    """Add the result of a task to the message that it has finished, if the scheduler asked for it.
+    """Add the result of a task to its ``task-finished`` message, if the scheduler asked for it.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ def data_of(worker: Worker) -> Any:
 
 
 def known_task(state: WorkerStateMachine, key: Any) -> Any:
-    """Give a task, or None, as Dask's state machine has it."""
+    """Return a task of Dask's state machine, or None."""
     return dict.get(_tasks_of(state), key)
 
 

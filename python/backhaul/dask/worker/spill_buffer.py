@@ -142,7 +142,7 @@ def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
 
 
 def store_lock(data: Any) -> Any:
-    """Give the lock of what a worker has in memory; None if it is not Dask's store."""
+    """Return the lock of the memory of a worker's store; None if the store is not Dask's."""
     if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
         return None
     return fast.lock

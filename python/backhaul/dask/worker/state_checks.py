@@ -1,6 +1,6 @@
-"""Conditions under which a worker's state machine does what its state says and nothing else.
+"""Conditions under which a worker's state machine has no other effects than those on its state.
 
-Rust may have the state only then, and threads may take tasks by themselves.
+Rust may have the state, and threads may take tasks without the event loop, only then.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def nobody_looks_on(state: WorkerStateMachine) -> bool:
 
 
 def no_plugin_hears_of_transitions(state: WorkerStateMachine) -> bool:
-    """Tell whether there is no plugin with a method `transition` of its own."""
-    # At once, as threads look, too, while the event loop may be given one
+    """Tell whether no plugin overrides the method `transition`."""
+    # A copy, because threads call this, too, while the event loop may add a plugin
     for plugin in tuple(state.plugins.values()):
-        # On a plugin that is no `WorkerPlugin` too, or put on the object
+        # The plugin may be no `WorkerPlugin`, or have the method on the object
         method = getattr(plugin, "transition", None)
         if getattr(method, "__func__", method) not in (None, WorkerPlugin.transition):
             return False

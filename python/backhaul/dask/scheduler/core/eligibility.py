@@ -92,7 +92,7 @@ def _listens(plugin: Any) -> bool:
 
 
 def settings_of(scheduler: Any) -> dict[str, Any]:
-    """Say what the user set about a scheduler's decisions, as a core takes it."""
+    """Return the user's settings of a scheduler's decisions, in the form for a core."""
     durations = dask.config.get("distributed.scheduler.default-task-durations")
     kept = scheduler.transition_log.maxlen
     slots = slots_of(scheduler)

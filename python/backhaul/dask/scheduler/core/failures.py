@@ -57,7 +57,7 @@ def found_failure(
     scheduler: Any,
     departed: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make what a task keeps as its exception of what the core found.
+    """Make the exception of a task from a failure in the core.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def found_failure(
     key : Key
         The key of the task.
     scheduler : distributed.Scheduler
-        Whose settings and workers it names.
+        The scheduler, for its settings and workers in the text.
     departed : mapping of str to WorkerState, optional
         Workers that have left, by address.
 
@@ -122,7 +122,7 @@ def _exception(
 
 
 def worker_that_left(address: str, **known: Any) -> Any:
-    """Stand for a worker that is not in the cluster any more: what is known of it, and closed."""
+    """Make a closed `WorkerState` for a worker that is not in the cluster any more."""
     return WorkerState(
         **{
             "address": address,

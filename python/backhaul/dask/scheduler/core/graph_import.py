@@ -21,7 +21,7 @@ __all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
 #: Most retries that the core counts
 _RETRIES_MAX = (1 << 31) - 1
 
-#: Annotations that more than the state machine looks at
+#: Annotations that other parts than the state machine read, too
 _DASKS_OWN = ("span", "shuffle")
 
 
@@ -64,7 +64,7 @@ class Annotations:
     asked : mapping
         Further arguments of ``Scheduler._create_taskstate_from_graph``.
     kept : dict of bytes to dict
-        Gets each set of annotations, by what the core has of it.
+        Gets each set of annotations, by its payload in the core.
     address_of : callable
         Gives the address of a worker of a name; `ValueError` if it is not one.
     slots : SchedulerSlots or None
@@ -86,7 +86,7 @@ class Annotations:
         self._looks = slots is not None and anyone_asks()
 
     def requirements(self, key: Any, node: Any) -> dict[str, Any] | None:
-        """Say what a task asks for, as `SchedulerCore.handle_graph` takes it; None if nothing."""
+        """Return the requests of a task in the form of `SchedulerCore.handle_graph`, or None."""
         found = None
         # A task that arrived as a pickle has no requests, because the client would have sent a
         # graph otherwise; and a check would have to load the pickle.
@@ -125,7 +125,7 @@ class Annotations:
         return asks
 
     def _resources(self, own: dict[str, Any], found: Needs | None) -> dict[str, Any]:
-        """Say what a task asks for of resources; puts among its annotations what they carry."""
+        """Return the resource requests of a task; adds the carried ones to its annotations."""
         amounts = own.get("resources")
         if not isinstance(amounts, (dict, NoneType)) or not _are_numbers(amounts or {}):
             raise NotPlainError(f"an annotation {amounts!r}")
@@ -223,7 +223,7 @@ def parts_of(
     annotations : Annotations
         Those of the graph.
     actors : bool, collection of keys or None
-        Which of them are to be actors; True for all that the client wants.
+        Keys that become actors; True for all keys that the client wants.
 
     Returns
     -------
@@ -233,7 +233,7 @@ def parts_of(
     Raises
     ------
     NotPlainError
-        If annotations ask for what the core does not understand.
+        If annotations request anything that the core does not support.
     """
     number: dict[Any, int] = {}
     for key in dsk:

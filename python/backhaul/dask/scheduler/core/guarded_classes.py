@@ -79,7 +79,7 @@ _COUNTS_OF_PREFIXES = (
 
 
 class Guards:
-    """The classes that objects of one scheduler have while the core runs.
+    """The guarded classes of one scheduler's objects, while the core has the state.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ def replaces_method(name: str, value: object) -> bool:
 
 
 def program_handler(scheduler: Any) -> str | None:
-    """Name an operation of a scheduler that a program handles by itself; None if there is none."""
+    """Name an operation of a scheduler with a program's own handler; None if there is none."""
     for place, taken in (
         (scheduler.stream_handlers, STREAMS_TAKEN),
         (scheduler.handlers, REQUESTS_TAKEN),
@@ -170,17 +170,17 @@ class StreamHandlers(dict[str, Callable[..., Any]]):
         super().clear()
 
     def pop(self, *arguments: Any) -> Any:
-        """Remove one and give it."""
+        """Remove and return a handler."""
         self._change()
         return super().pop(*arguments)
 
     def popitem(self) -> tuple[str, Callable[..., Any]]:
-        """Remove the last one and give both."""
+        """Remove and return the last operation and its handler."""
         self._change()
         return super().popitem()
 
     def setdefault(self, *arguments: Any) -> Any:
-        """Add one that is missing, and give what is there."""
+        """Add a handler if there is none, and return the handler in the dictionary."""
         self._change()
         return super().setdefault(*arguments)
 

@@ -13,7 +13,7 @@ __all__ = ["fill_queue"]
 
 
 def fill_queue(queue: Any, said: dict[str, Any], by_text: dict[str, Any]) -> None:
-    """Fill a heap with what a core's queue has.
+    """Fill a heap with the entries of a core's queue.
 
     Parameters
     ----------

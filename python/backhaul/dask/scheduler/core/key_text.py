@@ -48,7 +48,7 @@ class KeyTexts:
         return text
 
     def known(self, key: Any) -> str | None:
-        """Give the text of a key if it has one; a key that is no text may not be hashable."""
+        """Return the text of a key, or None; a key that is no string may not be hashable."""
         if type(key) is str and not key.startswith(_MARK):
             return key
         try:
@@ -58,7 +58,7 @@ class KeyTexts:
             return None
 
     def key(self, text: str) -> Any:
-        """Give the key of a text, which may stand for no task any more."""
+        """Return the key of a text, which may belong to no task any more."""
         known = self._keys.get(text)
         if known is not None or not text.startswith(_MARK) or text.startswith(_ODD):
             return text if known is None else known
@@ -101,7 +101,7 @@ def _packed(key: Any) -> str:
 
 
 def _canonical(key: Any) -> Any:
-    """Give the one of equal keys that has whole numbers where it can."""
+    """Return the one of equal keys that has integers where possible."""
     if isinstance(key, tuple):
         return tuple(map(_canonical, key))
     if isinstance(key, (bool, float)) and key == (whole := int(key)) and abs(whole) < _EXACT_MAX:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED_MAX", "MembersOf", "TasksIn"]
 
-#: More tasks than these are an escape for who goes through them
+#: An iteration over more tasks than this causes an escape
 LISTED_MAX: Final = 1000
 
 #: Methods of a set that do not change it
@@ -124,7 +124,7 @@ class TasksIn(_Lazy):
         return itertools.chain(listed, self._rest(listed))
 
     def _rest(self, listed: list[Any]) -> Iterator[Any]:
-        """Go on with those that are Dask's, for who wants more."""
+        """Escape, then yield those of Dask's tasks that are not in a list."""
         self._live.escape(f"{self._name} of {LISTED_MAX} tasks")
         before = set(listed)
         yield from (task for task in self._own() if task not in before)

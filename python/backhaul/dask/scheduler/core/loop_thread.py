@@ -87,7 +87,7 @@ class Home:
                 f"{threading.current_thread().name!r} has waited for"
             ) from None
         finally:
-            # An interrupt of this thread, say
+            # For example after an interrupt of this thread
             answer.cancel()
 
     def attribute(
@@ -113,7 +113,7 @@ class Home:
             Raises what those do, and `EscapeError` as `do` does.
         """
 
-        # By name: there may be no guard any more when the event loop comes to it.
+        # By name, because the guard may be gone when the event loop runs this.
         def read_here(one: Any) -> Any:
             return read(one) if self.is_here() else self.do(lambda: getattr(one, name))
 

@@ -17,7 +17,7 @@ def send_messages(live: Any, messages: list[tuple[str, str | None, dict[str, Any
     Parameters
     ----------
     live : LiveCore
-        Whose core.
+        The owner of the core.
     messages : list of tuple
         As `SchedulerCore.take_messages` gives them.
     """

@@ -1,4 +1,4 @@
-"""Tasks that are placed by what links cost while the core has the state.
+"""Placement of tasks by the costs of links while the core has the state.
 
 The core decides by the rules of `backhaul.dask.placement.link_placement` and
 `backhaul.dask.placement.root_plan` (``crates/dask/src/scheduler/placing.rs``, ``roots.rs``). What

@@ -21,9 +21,9 @@ __all__ = ["Room", "carried_threads"]
 
 
 def carried_threads(scheduler: Any) -> Callable[[dict[str, Any]], float | None] | None:
-    """Return what tells the threads of a task by its annotations.
+    """Return a function that reads the requested threads of a task from its annotations.
 
-    None where a scheduler does not heed what tasks ask for.
+    None if a scheduler ignores the requests of tasks.
     """
     return None if slots_of(scheduler) is None else _threads
 
@@ -51,20 +51,20 @@ class Room:
                 self.describe(ws)
 
     def describe(self, ws: Any) -> None:
-        """Tell the core what a worker has, before that joins."""
+        """Pass the resources of a worker to the core, before the worker joins."""
         declared = None if self.slots is None else described(ws)
         if declared is not None:
             self._live.core.declare_worker(ws.address, declared)
 
     def is_first_with_cpu(self, ws: Any) -> bool:
-        """Tell whether tasks that asked for threads may ask for what this worker brings."""
+        """Tell whether a worker is the first with a resource that is named as threads are."""
         if self.slots is None or CPU not in ws.resources:
             return False
         others = self._live.scheduler.resources[CPU].keys() - {ws.address}
         return not others and self._live.core.room() is not None
 
     def tell_unmet(self) -> None:
-        """Say what no worker can ever meet."""
+        """Warn of requests that no worker can ever meet."""
         if self.slots is None:
             return
         live = self._live

@@ -51,7 +51,7 @@ def note_submission(
 
 
 def note_collisions(count: int) -> None:
-    """Warn of keys that come with other tasks than those that have them."""
+    """Warn of submitted tasks whose keys belong to other tasks already."""
     logger.warning(
         "%d keys of a graph are of tasks with other dependencies, which they keep", count
     )

@@ -44,7 +44,7 @@ def spec_payload(task: Any, span_id: str | None) -> bytes:
 def submitted_task(
     key: Any, payload: bytes, *, is_producer: bool = False
 ) -> tuple[Any, str | None]:
-    """Give a task that was submitted past Python, and the id of its span.
+    """Return a task that was submitted without Python, and the id of its span.
 
     Parameters
     ----------

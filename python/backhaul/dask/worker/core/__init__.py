@@ -1,4 +1,4 @@
-"""The state of a worker's state machine in Rust, until a program reads what only Dask's has.
+"""The state of a worker's state machine in Rust, until a program reads other parts of it.
 
 Entry points: `ownership.Keeper` moves the state between Rust and Dask's objects (`state_transfer`);
 `events` gives Dask's events to Rust; `dask_instructions` makes Dask's instructions of its answers;

@@ -42,12 +42,12 @@ class _Ended:
 
 
 def made(state: WorkerStateMachine, told: Told) -> list[Any]:
-    """Make instructions of what `WorkerCore` has told.
+    """Convert the instructions of a `WorkerCore`.
 
     Parameters
     ----------
     state : distributed.worker_state_machine.WorkerState
-        Whose they are.
+        The state machine of the instructions.
     told : list of tuple
         In order.
 

@@ -106,12 +106,12 @@ def give_to_python(core: WorkerCore, state: WorkerStateMachine) -> None:
 
 
 def own(state: WorkerStateMachine, name: str) -> Any:
-    """Give what Dask's state machine has under a name, whatever the class is now."""
+    """Read an attribute by the descriptor of Dask's class, whatever the class is now."""
     return WorkerStateMachine.__dict__[name].__get__(state)
 
 
 def put(state: WorkerStateMachine, name: str, value: Any) -> None:
-    """Set what Dask's state machine has under a name, whatever the class is now."""
+    """Write an attribute by the descriptor of Dask's class, whatever the class is now."""
     WorkerStateMachine.__dict__[name].__set__(state, value)
 
 
@@ -203,7 +203,7 @@ def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
     Raises
     ------
     KeyError, TypeError, ValueError, OverflowError
-        If something is referred to that is not there, or is not as Rust can have it.
+        If the state refers to a missing object, or has a value that Rust cannot represent.
     """
     flags = [(flag, getattr(state, name)) for flag, name in _SETS_BY_FLAG]
     core.put_in(

@@ -91,7 +91,7 @@ class CoreTask(WorkerTaskState):
 
 
 class _Links(Set[Any]):
-    """Tasks that a task is linked to; for who changes it Python takes over."""
+    """A set of tasks that a task is linked to; a change of the set exports the state to Python."""
 
     def __init__(self, view: Any, name: str) -> None:
         self._view = view
@@ -188,7 +188,7 @@ def _holder_of(view: Any) -> Any:
 
 
 def _told(view: Any, name: str) -> Any:
-    """Give what Rust has under a name, or what the task has once it is Python's."""
+    """Return an attribute from Rust, or from the task once Python has the state."""
     holder = _holder_of(view)
     if holder is None:
         return getattr(view, name)
@@ -202,7 +202,7 @@ def _told(view: Any, name: str) -> Any:
 
 
 def inputs_of(task: Any) -> list[tuple[Any, int | None]]:
-    """Give keys and bytes of what a task depends on, of a view as of a `TaskState`."""
+    """Return keys and bytes of the dependencies of a task, for a view or a `TaskState`."""
     if type(task) is CoreTask:
         holder = _holder_of(task)
         with holder.lock:

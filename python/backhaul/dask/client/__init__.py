@@ -10,7 +10,7 @@ of the event loop (`reader_thread`), one thread at a time. All other work is don
 
 Locks: a thread that reads holds the lock of the inbox (`comm.inbox`) while it handles messages. The
 locks of `result_cache` and `state_event` are taken after that one, and are innermost. Each waiting
-thread has a lock of its own in `thread_wait`, which is released to wake it.
+thread has a separate lock in `thread_wait`, which another thread releases to wake it.
 
 Invariants: a message is handled once, in order, by whichever thread reads. A message that the
 scheduler does not understand is sent as Dask's own. A future has the state that Dask's client would

@@ -97,7 +97,7 @@ def _set_is_as_modelled(values: list[int]) -> bool:
     for value in values:
         members.add(value)
     listing = _native.set_listing(values)
-    # A set made of a list grows with each member; one made of a set has its final size at once.
+    # A set made of a list grows with each member; one made of a set has its final size immediately.
     for whole in (frozenset(values), frozenset(members)):
         for share in (0, 1 / len(values), 0.2, 0.4, 1):
             other = values[: round(share * len(values))]

@@ -103,7 +103,7 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
         span_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # A sub-class with an `execute` of its own keeps it.
+        # A subclass that overrides `execute` keeps its method.
         if getattr(func, "__func__", None) is not _EXECUTE:
             original(self, task_name, func, *args, span_id=span_id, **kwargs)
         elif (lease := lease_of(self.state, args[0])) is not None:
@@ -121,7 +121,7 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
-    """Make the line of a pool whose threads may take tasks by themselves."""
+    """Make the local queue of a pool whose threads may take tasks without the event loop."""
     if not runs_are_on(worker, executor):
         return None
     line = Line(worker, executor)

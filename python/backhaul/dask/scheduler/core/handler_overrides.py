@@ -1,6 +1,6 @@
 """Detects handlers and methods of a scheduler that a program has replaced, so that they are called.
 
-While the core has the state, handlers of its own are in the place of Dask's, the engine takes hot
+While the core has the state, its handlers are in the place of Dask's, the engine takes hot
 messages before any handler, and no transition calls a method of the scheduler. So a scheduler keeps
 its state if a handler or a method of it, of its class or of a subclass is a program's. To replace a
 handler of streams, or a method of the scheduler object, while the core has the state is an escape.

@@ -170,6 +170,24 @@ def test_an_array_of_unknown_sizes_is_left_to_p2p(
     assert "the size of a chunk is unknown" in caplog.text
 
 
+def test_an_error_of_ours_leaves_the_layer_to_p2p(
+    client: Client,
+    direct: list[bool],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(layer: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(arrays, "_graph", fail)
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.arrays"):
+        found = persisted(client, CASES["rows to columns"], by_exchange=True)
+    assert "ZeroDivisionError('on purpose')" in caplog.text
+    assert direct == [False]
+    expected = np.arange(1200.0).reshape(40, 30)
+    np.testing.assert_array_equal(np.concatenate(found, axis=1), expected)
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "reason"),
     [

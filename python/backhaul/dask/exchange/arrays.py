@@ -48,13 +48,18 @@ def direct_graph(layer: Any, cluster: ClusterView) -> dict[Any, Any] | None:
     dict or None
         The tasks by their keys; None if the layer is left to Dask.
     """
-    if RECHUNK.refusal() is None:
+    try:
         reason = cluster.refusal() or _refusal(layer, cluster)
-    else:
-        reason = "this release of Dask has another P2P than the one that was read"
-    if reason is not None:
-        logger.info("The exchange leaves %s to Dask's P2P: %s", layer.name, reason)
-        return None
+        if reason is None:
+            return _graph(layer)
+    except Exception as error:
+        # P2P shows whether the layer itself is at fault.
+        reason = repr(error)
+    logger.info("The exchange leaves %s to Dask's P2P: %s", layer.name, reason)
+    return None
+
+
+def _graph(layer: Any) -> dict[Any, Any]:
     axes = old_to_new(layer.chunks_input, layer.chunks)
     pieces = [[tuple((s.start, s.stop) for _, s in recipe) for recipe in axis] for axis in axes]
     graph: dict[Any, Any] = {}
@@ -72,6 +77,8 @@ def direct_graph(layer: Any, cluster: ClusterView) -> dict[Any, Any] | None:
 
 def _refusal(layer: Any, cluster: ClusterView) -> str | None:
     """Say why tasks do not read the chunks of others; None if they may."""
+    if RECHUNK.refusal() is not None:
+        return "this release of Dask has another P2P than the one that was read"
     if any(math.isnan(size) for axis in (*layer.chunks_input, *layer.chunks) for size in axis):
         return "the size of a chunk is unknown"
     axes = old_to_new(layer.chunks_input, layer.chunks)

@@ -25,7 +25,6 @@ def client() -> Iterator[Client]:
             n_workers=2,
             threads_per_worker=2,
             dashboard_address=None,
-            # Unlimited: partitions of unknown size are assumed to be large.
             memory_limit=0,
         ) as cluster,
         Client(cluster) as client,
@@ -49,6 +48,8 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return layer
 
     monkeypatch.setattr(graphs, "exchange_layer", exchange_layer)
+    # Partitions of unknown size are assumed to be large: those of the tests are not.
+    monkeypatch.setattr(graphs, "_PARTITION_BYTES", 1 << 16)
     return seen
 
 

@@ -165,6 +165,20 @@ def test_little_memory_leaves_a_frame_to_p2p(
     assert "GB that are free" in caplog.text
 
 
+def test_workers_without_a_limit_have_the_memory_of_their_host(
+    client: Client,
+    exchanged: list[bool],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backhaul.dask.exchange.graphs._PARTITION_BYTES", 1 << 50)
+    source = dd.from_map(lambda number: frame(), range(3), meta=frame().iloc[:0])
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
+        assert len(source.shuffle("key", shuffle_method="p2p").compute()) == 120
+    assert exchanged == [False]
+    assert "GB that are free" in caplog.text
+
+
 def test_workers_that_do_not_share_memory_use_p2p(
     exchanged: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:

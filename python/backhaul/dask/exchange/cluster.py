@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from distributed import Scheduler, Status, Worker
+from distributed.system import MEMORY_LIMIT
 
 from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_WITH_CLUSTER
 from backhaul.dask.compat.operations import UPDATE_GRAPH
@@ -104,7 +105,7 @@ def _ability_of(worker: Worker) -> dict[str, Any]:
         and worker.address.startswith("backhaul://")
         and not worker.security.require_encryption
     )
-    return {"version": VERSION, "host": _host() if shares else None}
+    return {"version": VERSION, "host": _host() if shares else None, "memory_bytes": MEMORY_LIMIT}
 
 
 def _host() -> str:
@@ -206,14 +207,18 @@ def _look(scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> ClusterView:
 
 def _view_of(scheduler: Scheduler) -> ClusterView:
     workers = list(scheduler.workers.values())
+    reason = _reason(workers)
+    if reason is not None:
+        return ClusterView(0, 0, 0, reason)
     free = used = 0.0
     for ws in workers:
         used_here = float(ws.metrics.get("memory", 0))
         used += used_here
-        limit = float(ws.memory_limit or 0)
-        free += max(0.0, _MEMORY_SHARE * limit - used_here) if limit else float("inf")
-    threads = sum(ws.nthreads for ws in workers)
-    return ClusterView(threads, free, used, _reason(workers))
+        # Workers without a limit share the memory of their host.
+        memory = ws.extra[EXCHANGE_INFORMATION.item]["memory_bytes"] / len(workers)
+        limit = float(min(ws.memory_limit or memory, memory))
+        free += max(0.0, _MEMORY_SHARE * limit - used_here)
+    return ClusterView(sum(ws.nthreads for ws in workers), free, used, None)
 
 
 def _reason(workers: list[Any]) -> str | None:

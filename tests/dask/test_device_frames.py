@@ -66,7 +66,8 @@ from distributed.protocol import Serialize, Serialized
 
 import backhaul
 from backhaul.dask import BackhaulComm
-from backhaul.dask.compat.names import CommClosedError, wait_for
+from distributed.comm import CommClosedError
+from distributed.utils import wait_for
 from dask_arrays import *
 from device_arrays import DATA
 

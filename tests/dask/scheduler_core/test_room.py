@@ -149,7 +149,8 @@ async def test_an_escape_while_some_wait_and_some_hold(
         await eventually(lambda: state_of(core, seceded_key) == "processing")
         asking = c.map(gated, range(9), pure=False)
         both = c.submit(wants_both, 1, pure=False)
-        await eventually(lambda: core.core.has_any("unrunnable"))
+        both_key = both.key
+        await eventually(lambda: state_of(core, both_key) == "no-worker")
         keys = [one.key for one in asking]
         await eventually(lambda: sum(state_of(core, key) == "processing" for key in keys) > 3)
         core.escape("to look at it")

@@ -32,6 +32,16 @@ def client() -> Iterator[Client]:
         yield client
 
 
+def kept(frame: Any) -> Any:
+    """Optimize a frame, to be held while the scheduler of this process reads its graph.
+
+    Dask looks an expression up in a dictionary of weak references, and then takes it from there.
+    Where the client of the same process drops the expression in between, the scheduler cannot read
+    the graph (`KeyError`, `dask._expr.SingletonExpr.__new__`).
+    """
+    return frame.optimize()
+
+
 @pytest.fixture
 def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Note for each expression of P2P whether it is exchanged."""
@@ -60,7 +70,8 @@ def parts(client: Client, exchanged: list[bool]) -> Parts:
     def parts(frame: Any, *, by_exchange: bool) -> list[Any]:
         exchanged.clear()
         with dask.config.set({SWITCH: "auto" if by_exchange else "off"}):
-            persisted = client.persist(frame)
+            optimized = kept(frame)
+            persisted = client.persist(optimized)
             found = client.gather(client.compute(persisted.to_delayed(optimize_graph=False)))
         assert exchanged if by_exchange else not exchanged
         assert all(exchanged)

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster, wait
 
 import dask
 from backhaul.dask.config.settings import switched_on
-from tests.dask.exchange.conftest import SWITCH
+from tests.dask.exchange.conftest import SWITCH, kept
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
@@ -57,14 +57,14 @@ def test_types_without_a_kernel_are_left_to_p2p(
     client: Client, exchanged: list[bool], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
-        found = UNSUPPORTED[reason]().compute()
+        found = kept(UNSUPPORTED[reason]()).compute()
     assert len(found) == 40
     assert exchanged == [False]
     assert reason in caplog.text
 
 
 def test_a_name_of_the_columns_is_kept(client: Client, exchanged: list[bool]) -> None:
-    assert renamed().compute().columns.name == "names"
+    assert kept(renamed()).compute().columns.name == "names"
     assert exchanged == [True]
 
 
@@ -80,7 +80,7 @@ def persisted(client: Client) -> Any:
 def test_frames_of_any_source_are_exchanged(client: Client, exchanged: list[bool]) -> None:
     for source, rows in ((delayed(), 120), (persisted(client), 40), (delayed() + 1, 120)):
         found = source.merge(source[["key"]].drop_duplicates(), on="key", broadcast=False)
-        assert len(found.compute()) == rows
+        assert len(kept(found).compute()) == rows
     assert exchanged
     assert all(exchanged)
 
@@ -89,7 +89,8 @@ def test_outputs_of_bundles_are_spread_over_the_workers(
     client: Client, exchanged: list[bool]
 ) -> None:
     inputs = dd.from_map(large, range(12), meta=large(0).iloc[:0])
-    found = client.persist(inputs.shuffle("key", npartitions=40, shuffle_method="p2p"))
+    shuffle = kept(inputs.shuffle("key", npartitions=40, shuffle_method="p2p"))
+    found = client.persist(shuffle)
     wait(found)
     assert exchanged == [True]
     holders = Counter(who[0] for who in client.who_has(found).values())
@@ -115,7 +116,7 @@ def test_an_error_of_the_exchange_leaves_all_to_p2p(
 
     monkeypatch.setattr(graphs, "_check_memory", fail)
     with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
-        assert len(shuffled(frame()).compute()) == 40
+        assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [False]
     assert "a defect" in caplog.text
 
@@ -123,9 +124,9 @@ def test_an_error_of_the_exchange_leaves_all_to_p2p(
 def test_the_switch_leaves_all_to_p2p(client: Client, exchanged: list[bool]) -> None:
     for off in ("off", False):
         with dask.config.set({SWITCH: off}):
-            assert len(shuffled(frame()).compute()) == 40
+            assert len(kept(shuffled(frame())).compute()) == 40
     assert not exchanged
-    assert len(shuffled(frame()).compute()) == 40
+    assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [True]
 
 
@@ -159,7 +160,7 @@ def test_little_memory_leaves_a_frame_to_p2p(
         Client(cluster),
         caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
     ):
-        assert len(shuffled(frame()).compute()) == 40
+        assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [False]
     assert "GB that are free" in caplog.text
 
@@ -173,7 +174,7 @@ def test_workers_without_a_limit_have_the_memory_of_their_host(
     monkeypatch.setattr("backhaul.dask.exchange.graphs._PARTITION_BYTES", 1 << 50)
     source = dd.from_map(lambda number: frame(), range(3), meta=frame().iloc[:0])
     with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
-        assert len(source.shuffle("key", shuffle_method="p2p").compute()) == 120
+        assert len(kept(source.shuffle("key", shuffle_method="p2p")).compute()) == 120
     assert exchanged == [False]
     assert "GB that are free" in caplog.text
 
@@ -193,7 +194,7 @@ def test_workers_that_do_not_share_memory_use_p2p(
         Client(cluster),
         caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
     ):
-        assert len(shuffled(frame()).compute()) == 40
+        assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [False]
     assert "does not share memory" in caplog.text
 
@@ -209,5 +210,5 @@ def test_plain_tcp_is_left_alone(exchanged: list[bool]) -> None:
         ) as cluster,
         Client(cluster),
     ):
-        assert len(shuffled(frame()).compute()) == 40
+        assert len(kept(shuffled(frame())).compute()) == 40
     assert not exchanged

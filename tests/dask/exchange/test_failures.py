@@ -10,6 +10,7 @@ import pytest
 from distributed import Client, Event, LocalCluster, get_worker, wait
 
 import dask
+from tests.dask.exchange.conftest import kept
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
@@ -28,7 +29,7 @@ def collection(inputs: int, rows: int, name: str) -> Any:
 
 
 def check(merged: Any, count: int) -> None:
-    found = merged.compute().sort_values("key").reset_index(drop=True)
+    found = kept(merged).compute().sort_values("key").reset_index(drop=True)
     keys = np.arange(count)
     expected = pd.DataFrame({"key": keys})
     for name in ("left", "right"):
@@ -64,7 +65,8 @@ def test_a_killed_worker_costs_no_row(exchanged: list[bool], inputs: int) -> Non
             collection(inputs, rows, "right"), on="key", broadcast=False
         )
         event = f"go-{inputs}"
-        outputs = client.persist(merged.map_partitions(held, event=event, meta=merged._meta))
+        waiting = kept(merged.map_partitions(held, event=event, meta=merged._meta))
+        outputs = client.persist(waiting)
         assert Event(f"{event}-reached").wait(300)
         killed = cluster.workers[0]
         process = killed.process.process._process
@@ -109,7 +111,8 @@ def test_blocks_that_are_spilled_are_right(
         merged = collection(inputs, rows, "left").merge(
             collection(inputs, rows, "right"), on="key", broadcast=False
         )
-        outputs = client.persist(merged)
+        optimized = kept(merged)
+        outputs = client.persist(optimized)
         wait(outputs, timeout=300)
         assert exchanged == [True]
         assert any(client.run(spilled).values())

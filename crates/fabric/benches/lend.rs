@@ -1,4 +1,4 @@
-//! What a large message costs when it is lent, and when it is copied: from the send to the answer
+//! Cost of a large message when it is lent, and when it is copied: from the send to the answer
 //! of another process, which looks at nothing of it, at a byte of each page, or at all bytes.
 //!
 //! ```text

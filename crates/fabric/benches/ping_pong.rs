@@ -1,6 +1,6 @@
-//! What a short message costs in Rust: one-way latency between two processes on each lane, the
-//! work of both sides of it in one thread, where nothing waits (for callgrind), and what of it is
-//! the machine's: how long a CPU takes to see what another has written.
+//! Cost of a short message in Rust: one-way latency between two processes on each lane, the work of
+//! both sides in one thread, where nothing waits (for callgrind), and the machine's part of the
+//! latency: how long a CPU takes to see what another has written.
 //!
 //! ```text
 //! cargo bench -p backhaul --bench ping_pong

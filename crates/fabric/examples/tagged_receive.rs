@@ -33,7 +33,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let buffer: Vec<u8> = text.into_buffer().ok_or("a buffer of another type")?;
     assert_eq!(&buffer[..3], b"two");
 
-    // By the kind alone, from whomever; the tag says who it was.
+    // Selects by the kind alone, from any sender; the tag says who it was.
     let number = far.recv(Tag(NUMBER), KIND, vec![0; 16]).await?;
     assert_eq!((number.bytes, number.tag), (1, from(1, NUMBER)));
 

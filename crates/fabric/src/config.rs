@@ -1,4 +1,4 @@
-//! What a user may set, with the reason for each default.
+//! Configuration of a context, with the reason for each default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub struct Config {
     /// How connections are encrypted where nothing else is said for them: all listeners ask for it
     /// then, and so does who connects. Without it nothing is encrypted.
     pub tls: Option<Tls>,
-    /// Whether other threads write to the sockets of encrypted connections, while one encrypts
+    /// Use of other threads that write to the sockets of encrypted connections, while one encrypts
     pub tls_helpers: TlsHelpers,
-    /// What concerns UCX, once it is to be used
+    /// Settings of UCX, used if a lane or carrier of UCX is
     pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
     /// of it travels on the lane. Where cuda is named it is loaded, or the context is not made; the
@@ -67,8 +67,8 @@ pub struct Config {
     /// Handshakes a listener has open at once. When there are more, connections that say nothing give
     /// way, those of an address that has many of them first; the rest wait in the kernel's queue.
     pub handshakes_max: usize,
-    /// What all peers have to prove, and have proved to them, that they have. Without one, whoever
-    /// reaches a listener is a peer.
+    /// Secret that each peer has to prove, and this side proves to the peer. Without a secret, each
+    /// process that reaches a listener is a peer.
     pub secret: Option<Secret>,
     /// Users, beside that of this process, with whose processes memory may be shared. Both sides have to
     /// allow it, and the kernel says who they are.

@@ -156,7 +156,7 @@ fn connect_error(failure: Failure, address: String) -> ConnectError {
         Failure::Tls(source) => ConnectError::Tls { address, source },
         Failure::Handshake(source) => ConnectError::Handshake { address, source },
         Failure::NoLane { reason } => ConnectError::NoLane { address, reason },
-        // Those that connect give way to nobody.
+        // A connector never gives way.
         Failure::Cancelled | Failure::GaveWay => ConnectError::Cancelled { address },
     }
 }

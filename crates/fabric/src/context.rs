@@ -39,7 +39,7 @@ pub struct Context {
     core: Arc<Core>,
 }
 
-/// What the parts of a context share
+/// State that the parts of a context share
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) pool: Pool,
@@ -64,7 +64,7 @@ impl Context {
     /// gives no descriptor, thread or random bytes.
     pub fn new(config: Config) -> Result<Self, ContextError> {
         config.validate()?;
-        // Peers are told of it on every connection.
+        // Each connection sends the identity to its peer.
         Identity::current()?;
         let core = Arc::new(Core {
             pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
@@ -198,7 +198,7 @@ impl Context {
         self.core.pool.statistics()
     }
 
-    /// What each peer process has sent, those that are gone included
+    /// Returns the data that each peer process has sent, including processes that are gone
     pub fn flows(&self) -> Vec<FlowStatistics> {
         self.core.flows.snapshot()
     }
@@ -254,8 +254,8 @@ impl Core {
         Err(UcxError::NoCuda { path }.into())
     }
 
-    /// Whether UCX is to move memory of devices, if it can: by name, or where there are some and UCX is
-    /// named
+    /// Returns whether UCX is to move memory of devices, if it can: by name, or where there are
+    /// devices and UCX is named
     ///
     /// Not where it is chosen for RDMA: that way has not been tried.
     fn wants_ucx_cuda(&self) -> bool {
@@ -265,7 +265,7 @@ impl Core {
         by_default && is_asked_for || carriers.contains(&CarrierKind::UcxCuda)
     }
 
-    /// Whether there is a worker of UCX that moves memory of devices
+    /// Returns whether there is a worker of UCX that moves memory of devices
     fn takes_ucx_cuda(&self) -> bool {
         lock(&self.ucx).as_ref().is_some_and(|hub| hub.takes_cuda())
     }
@@ -291,7 +291,7 @@ impl Core {
         Some(open)
     }
 
-    /// What a handshake goes by
+    /// Returns the settings of a handshake
     pub(crate) fn settings(&self, role: Role, hello: Hello) -> Settings {
         Settings {
             role,
@@ -315,7 +315,7 @@ impl Core {
         Some(Arc::clone(open.socket()))
     }
 
-    /// What this side says of itself on a new connection
+    /// Returns the Hello of this side for a new connection
     ///
     /// # Errors
     ///
@@ -377,7 +377,7 @@ impl Core {
         available
     }
 
-    /// What peers connect to by UCX; empty where `lanes` have it not
+    /// Returns the address that peers connect to by UCX; empty if `lanes` do not include UCX
     fn ucx_address(&self, lanes: &[LaneKind]) -> io::Result<Vec<u8>> {
         let hub = lock(&self.ucx).clone();
         match hub.filter(|_| lanes.contains(&LaneKind::Ucx)) {

@@ -1,4 +1,4 @@
-//! Memory of NVIDIA's devices, for whoever has a pointer, or wants some.
+//! Memory of NVIDIA's devices, for a caller that has a pointer or needs an allocation.
 //!
 //! Nothing here is needed to send or receive such memory, but a [`DeviceMemory`] that describes it.
 
@@ -77,7 +77,7 @@ pub fn allocate(ordinal: u16, bytes: usize) -> Result<DeviceMemory, CudaMemoryEr
     let device = device.ok_or(CudaMemoryError::NoDevice { ordinal, count })?;
     let block = device.arena(driver).take(bytes as u64)?;
     let memory = block.place()?;
-    // Who had the block before may have let go of it while work on it was still queued.
+    // The previous holder may have released the block while work on it was still queued.
     let stream = Some(STREAM_LEGACY);
     Ok(DeviceMemory::at(
         memory,

@@ -32,7 +32,7 @@ pub struct Endpoint {
     core: Arc<Core>,
 }
 
-/// What is known of a connection
+/// Facts about a connection
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndpointInfo {
@@ -51,7 +51,7 @@ pub struct EndpointInfo {
     pub peer_pid: u32,
     /// User id of the peer, as the peer says
     pub peer_uid: u32,
-    /// What the peer had to show before it was one
+    /// Proof that the peer had to show before it was accepted
     pub trust: Trust,
     /// The peer says that it runs under the same kernel boot
     pub same_host: bool,
@@ -101,12 +101,12 @@ impl Endpoint {
         self.conn.send(MessageKind::Untagged, segments)
     }
 
-    /// As [`Endpoint::send_segments`], for memory that nobody will write to any more
+    /// Sends as [`Endpoint::send_segments`] does, from memory that is not written to any more
     ///
-    /// What lies in the context's arena is lent to a peer on this host, not copied: the peer reads
+    /// Memory in the context's arena is lent to a peer on this host, not copied: the peer reads
     /// the same pages, for as long as it holds the message, though the send is complete long
-    /// before. Who writes to them all the same changes what the peer reads, as long as it has not
-    /// written there itself. Freeing the memory is safe at any time.
+    /// before. A program that writes to the memory all the same changes what the peer reads, as
+    /// long as the peer has not written there itself. Freeing the memory is safe at any time.
     pub fn send_segments_shared(&self, tag: Tag, segments: Segments) -> Request<(), SendError> {
         self.conn
             .send(MessageKind::Tagged(tag), segments.exported())
@@ -147,7 +147,7 @@ impl Endpoint {
         self.conn.recv_message(Selector::Untagged)
     }
 
-    /// The untagged messages of this connection, for somebody else
+    /// Returns the untagged messages of this connection, for another object
     pub fn frames(&self) -> Frames {
         Frames::new(&self.conn)
     }
@@ -174,7 +174,7 @@ impl Endpoint {
         self.conn.abort();
     }
 
-    /// Whether the connection has ended, or is being closed from here
+    /// Returns whether the connection has ended, or is being closed from here
     pub fn is_closed(&self) -> bool {
         self.conn.is_closed()
     }
@@ -189,9 +189,9 @@ impl Endpoint {
         self.conn.close_reason().cloned()
     }
 
-    /// What happened last on the connection besides bytes that moved, the oldest first
+    /// Returns the last events on the connection besides bytes that moved, the oldest first
     ///
-    /// For whoever wants to know why something waits; at most 64 events.
+    /// They show why something waits; there are at most 64 events.
     pub fn recent_events(&self) -> Vec<ConnectionEvent> {
         self.conn.recent_events()
     }
@@ -229,7 +229,7 @@ impl Endpoint {
         self.conn.about.lane
     }
 
-    /// What is known of the connection
+    /// Returns the facts about the connection
     pub fn info(&self) -> EndpointInfo {
         let about = &self.conn.about;
         let peer = &about.peer_hello;
@@ -251,7 +251,7 @@ impl Endpoint {
         }
     }
 
-    /// What the endpoint has moved
+    /// Returns the amounts that the endpoint has moved
     pub fn statistics(&self) -> EndpointStatistics {
         self.conn.counters.snapshot(self.conn.about.lane)
     }

@@ -30,7 +30,7 @@ pub enum CloseReason {
     PeerGone {
         /// Address of the peer
         peer: SocketAddr,
-        /// What the system reported
+        /// Error that the system reported
         detail: Arc<str>,
     },
     /// The peer broke the protocol
@@ -38,7 +38,7 @@ pub enum CloseReason {
     Violation {
         /// Address of the peer
         peer: SocketAddr,
-        /// What it did
+        /// Violation by the peer
         source: Arc<ProtocolError>,
     },
     /// The peer answered nothing for too long, nor did its host
@@ -54,7 +54,7 @@ pub enum CloseReason {
     System {
         /// Address of the peer
         peer: SocketAddr,
-        /// What the system reported
+        /// Error that the system reported
         detail: Arc<str>,
     },
 }
@@ -120,7 +120,7 @@ pub enum ConnectError {
     Io {
         /// Address of the peer
         address: String,
-        /// What the system reported
+        /// Error that the system reported
         source: io::Error,
     },
     /// The peer does not speak our protocol, or we could not agree
@@ -128,7 +128,7 @@ pub enum ConnectError {
     Handshake {
         /// Address of the peer
         address: String,
-        /// What went wrong
+        /// Cause of the failure
         source: HandshakeError,
     },
     /// The two sides do not agree on encryption: one does not ask for it, or does not believe the
@@ -137,7 +137,7 @@ pub enum ConnectError {
     Tls {
         /// Address of the peer
         address: String,
-        /// What went wrong
+        /// Cause of the failure
         source: TlsFailure,
     },
     /// There is no lane that both sides allow
@@ -165,7 +165,7 @@ pub enum ConnectError {
 pub struct AddressError {
     /// The text
     pub address: String,
-    /// What is wrong with it
+    /// Fault of the value
     pub detail: String,
 }
 
@@ -184,7 +184,7 @@ pub enum ListenError {
     Io {
         /// Address asked for
         address: String,
-        /// What the system reported
+        /// Error that the system reported
         source: io::Error,
     },
 }
@@ -217,7 +217,7 @@ pub enum ContextError {
     /// The system gave no descriptor or thread
     #[error("cannot start the progress engine: {source}")]
     Io {
-        /// What the system reported
+        /// Error that the system reported
         #[from]
         source: io::Error,
     },

@@ -31,7 +31,7 @@ use crate::ucx::UcxEnd;
 ///
 /// # Errors
 ///
-/// What the system reports; the connection has ended then.
+/// Errors that the system reports; the connection has ended then.
 pub(crate) fn establish(core: &Arc<Core>, established: Established) -> io::Result<Endpoint> {
     let id = established.id;
     try_establish(core, established).inspect_err(|_| core.engine().deregister(id))
@@ -136,8 +136,9 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
 
 /// Has the kernel try to reach a silent host often enough that it can be found gone in time
 ///
-/// Left alone, it waits twice as long each time, up to two minutes, and until it has tried nobody
-/// knows. It gives a connection up itself after 15 tries, which must not come before our time.
+/// Left alone, the kernel waits twice as long each time, up to two minutes, and the answer is not
+/// known before it has tried. The kernel itself gives a connection up after 15 tries, which must
+/// not come before our time.
 fn ask_in_time(socket: &TcpStream, keep_alive: &KeepAlive) {
     let max = keep_alive.interval.max(keep_alive.timeout / 4);
     if let Err(error) = set_retry_max(socket.as_fd(), max) {
@@ -153,7 +154,7 @@ struct Made {
     process: Option<Arc<PeerProcess>>,
 }
 
-/// Whether both sides want a carrier
+/// Returns whether both sides want a carrier
 fn have_both(core: &Core, peer: &Hello, kind: CarrierKind) -> bool {
     peer.carriers.contains(&kind) && core.carriers().contains(&kind)
 }

@@ -16,7 +16,7 @@ use backhaul_shm::doorbell::Doorbell;
 use crate::carrier::Carrier;
 use crate::lane::Lane;
 
-/// What a context has from outside
+/// Lane and carriers that a context gets from outside
 #[derive(Clone, Debug, Default)]
 pub struct Experiments {
     /// Makes lanes

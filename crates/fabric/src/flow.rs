@@ -29,7 +29,7 @@ use crate::link::{Meter, Now};
 use crate::runtime::lock;
 use crate::statistics::Count;
 
-/// What one peer process has sent us over one lane, at one instant
+/// Amounts that one peer process has sent to this one over one lane, at one instant
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FlowStatistics {
@@ -44,7 +44,7 @@ pub struct FlowStatistics {
     pub lane: LaneKind,
     /// Connections that are open
     pub connections: usize,
-    /// What came, by size class
+    /// Amounts that came, by size class
     pub sizes: [SizeStatistics; SizeClass::COUNT],
     /// How fast the link is, by memory and size class, as the last messages tell
     pub links: Vec<LinkEstimate>,
@@ -52,7 +52,7 @@ pub struct FlowStatistics {
     pub ignored: u32,
 }
 
-/// What came in messages of one size class
+/// Amounts that came in messages of one size class
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct SizeStatistics {
@@ -91,7 +91,7 @@ fn add_all(totals: &mut Totals, others: &Totals) {
 #[derive(Default)]
 pub(crate) struct Flows {
     table: Mutex<Table>,
-    /// What comes from other hosts, by the address that it comes to
+    /// Clocks of the messages from other hosts, by the local address
     nics: Mutex<HashMap<IpAddr, Arc<Nic>>>,
 }
 
@@ -113,12 +113,12 @@ struct Table {
 
 type FlowKey = ([u8; 16], LaneKind);
 
-/// What the connections to one process over one lane share
+/// State that the connections to one process over one lane share
 struct Flow {
     key: FlowKey,
     pid: u32,
     host: IpAddr,
-    /// What comes from this host
+    /// Clock of the messages from this host
     within_host: Arc<Nic>,
     state: Mutex<FlowState>,
 }
@@ -193,7 +193,7 @@ impl Flows {
         (Arc::clone(flow), tally)
     }
 
-    /// What the messages of a connection share
+    /// Returns the clock that the messages of a connection share
     fn nic(&self, flow: &Flow, about: &About) -> Arc<Nic> {
         let (local, peer) = (about.local.ip(), about.peer.ip());
         let is_within_host = matches!(about.lane, LaneKind::Inproc | LaneKind::Shm);
@@ -247,7 +247,7 @@ impl FlowState {
     }
 }
 
-/// What one connection has received; written by whoever holds its link
+/// Received amounts of one connection; written by the holder of its link
 #[derive(Debug, Default)]
 struct Tally([SizeTally; SizeClass::COUNT]);
 
@@ -361,7 +361,7 @@ impl Meter for Inflow {
         let mut state = lock(&self.flow.state);
         timed.time = Time::Took(state.clock.end(now, began));
         let estimator = &mut state.estimator;
-        // What is left out is counted there.
+        // The estimator counts the messages that it leaves out.
         let _ =
             estimator.handle_message(timed.memory, timed.bytes, timed.lent_bytes, alone.seconds());
     }

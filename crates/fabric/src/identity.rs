@@ -1,4 +1,4 @@
-//! Who this process is and which host it runs on, as a Hello says it.
+//! Identity of this process and of the host it runs on, as a Hello has it.
 //!
 //! Two processes share a host for our purposes when they run under one kernel boot and see the
 //! same abstract Unix sockets, which are scoped by the network namespace. An address proves
@@ -14,7 +14,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::runtime::lock;
 
-/// What of this process does not change while it runs
+/// Facts of this process that do not change while it runs
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// The kernel's id of this boot
@@ -59,7 +59,7 @@ impl Identity {
     }
 }
 
-/// What peers know this process by: random, another one after a fork
+/// Returns the random token by which peers know this process; a forked process gets another one
 ///
 /// # Errors
 ///

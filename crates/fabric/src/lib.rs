@@ -108,7 +108,8 @@ pub mod seams {
     pub use backhaul_shm::doorbell::Doorbell;
 }
 
-/// Where the bytes of strangers come in, for fuzzing, and what would take a test too long
+/// Entry points for the bytes of untrusted peers, for fuzzing, and for checks that take a test too
+/// long
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::address::read_address;

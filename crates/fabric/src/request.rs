@@ -25,16 +25,16 @@ pub(crate) type WakeList = SmallVec<[Waker; 4]>;
 ///
 /// # Cancel safety
 ///
-/// A receive that is dropped takes no message: one that it has met already, or that nobody has taken
-/// out of it, is there for other receives again, whole and in its place in the order. A send that is
-/// dropped is withdrawn if nothing of it has left, else it completes.
+/// A receive that is dropped takes no message: a message that has matched the receive already, or
+/// that no caller has taken out of it, is there for other receives again, whole and in its place in
+/// the order. A send that is dropped is withdrawn if nothing of it has left, else it completes.
 #[must_use = "a dropped request is cancelled; use `detach` to let it finish unobserved"]
 #[derive(Debug)]
 pub struct Request<T, E> {
     state: Held<T, E>,
-    /// What moves the operation along; `None` once it is detached
+    /// Operation to move along; `None` once it is detached
     operation: Option<Operation>,
-    /// Gives back a result that nobody takes, where it must not be lost
+    /// Gives back a result that no caller takes, where it must not be lost
     give_back: Option<GiveBack<T>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) type GiveBack<T> = fn(&dyn Progress, T);
 /// Where the result of a request is
 #[derive(Debug)]
 enum Held<T, E> {
-    /// It comes from whoever holds the completer
+    /// The holder of the completer stores the result
     Slot(Arc<Slot<T, E>>),
     /// It was there from the start; `None` once it is taken
     Here(Mutex<Option<Result<T, E>>>),
@@ -65,7 +65,7 @@ impl<T, E> Request<T, E> {
         (request, completer)
     }
 
-    /// The same request, whose result goes back if nobody takes it
+    /// Returns the same request, whose result goes back if no caller takes it
     pub(crate) fn giving_back(mut self, give_back: GiveBack<T>) -> Self {
         self.give_back = Some(give_back);
         self
@@ -89,7 +89,7 @@ impl<T, E> Request<T, E> {
         }
     }
 
-    /// Whether the result is there
+    /// Returns whether the result is there
     pub fn is_done(&self) -> bool {
         match &self.state {
             Held::Slot(slot) => slot.done.load(Ordering::Acquire),
@@ -125,7 +125,7 @@ impl<T, E> Request<T, E> {
 
     /// Polls for a few microseconds where that has paid lately, returning whether it is done
     ///
-    /// For a caller that holds something others may want, and would have to let go of it for more.
+    /// For a caller that holds something others may want, and would have to release it for more.
     pub fn poll_briefly(&self) -> bool {
         match (&self.state, &self.operation) {
             (Held::Here(_), _) => true,
@@ -205,9 +205,10 @@ impl<T, E> Request<T, E> {
 
     /// Sleeps until the operation is done, `kick` is notified, or `timeout` has passed
     ///
-    /// The thread watches the connection by itself where that is possible, so that nobody has to wake
-    /// it. Whoever completes the operation otherwise does not: its waker is to notify `kick`, which is
-    /// not cleared. May return without a reason, as when a signal comes.
+    /// The thread watches the connection itself where that is possible, so that no other thread has
+    /// to wake it. A thread that completes the operation otherwise does wake it, by the waker: the
+    /// waker is to notify `kick`, which is not cleared. May return without a reason, as when a
+    /// signal comes.
     pub fn sleep(&self, kick: &Doorbell, timeout: Duration) {
         match (&self.state, &self.operation) {
             (Held::Slot(slot), Some(operation)) => {
@@ -238,11 +239,11 @@ impl<T, E> Request<T, E> {
         }
     }
 
-    /// Gives the operation up: nobody will ask for its result
+    /// Gives the operation up: no caller will ask for its result
     ///
-    /// As dropping the request: a receive leaves its message for others, if it has one that nobody
-    /// has taken. Returns whether there was something to give up; from then on there is no result, and
-    /// threads that wait for it return without one.
+    /// Works as dropping the request does: a receive leaves its message for others, if it has one
+    /// that no caller has taken. Returns whether there was something to give up; from then on there
+    /// is no result, and threads that wait for it return without one.
     pub fn withdraw(&self) -> bool {
         let (Held::Slot(slot), Some(operation)) = (&self.state, &self.operation) else {
             return false;
@@ -269,7 +270,8 @@ impl<T, E> Request<T, E> {
         }
     }
 
-    /// Whether a result that nobody takes goes back to where it came from: so does a message
+    /// Returns whether a result that no caller takes goes back to where it came from, as a message
+    /// does
     pub fn gives_back(&self) -> bool {
         self.give_back.is_some()
     }
@@ -284,15 +286,15 @@ impl<T, E> Request<T, E> {
         }
     }
 
-    /// Lets the operation finish with nobody watching
+    /// Lets the operation finish without a caller that waits
     pub fn detach(mut self) {
         self.operation = None;
     }
 }
 
 impl<E> Request<(), E> {
-    /// Whether the operation had succeeded when the request was made, so that there is nothing to
-    /// wait for and nothing to take
+    /// Returns whether the operation had succeeded when the request was made, so that there is
+    /// nothing to wait for and nothing to take
     pub fn is_settled(&self) -> bool {
         match &self.state {
             Held::Here(result) => matches!(
@@ -339,7 +341,7 @@ impl<T, E> Completer<T, E> {
         }
     }
 
-    /// Stores the result; whoever waits is woken when the caller drains `wakes`
+    /// Stores the result; waiting threads and tasks are woken when the caller drains `wakes`
     ///
     /// Returns what the operation came to if the request was given up meanwhile.
     pub(crate) fn complete(self, result: Result<T, E>, wakes: &mut WakeList) -> Option<T> {
@@ -357,20 +359,20 @@ impl<T, E> Completer<T, E> {
         self.slot.done.store(true, Ordering::Release);
         drop(state);
         if is_slept_on {
-            // A system call, even where nobody sleeps.
+            // Takes a system call, even if no thread sleeps.
             self.slot.blocked.notify_all();
         }
         wakes.extend(waker);
         None
     }
 
-    /// Whether nobody holds the request any more
+    /// Returns whether the request has no holder any more
     pub(crate) fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.slot) == 1
     }
 }
 
-/// What a request needs from the link it belongs to
+/// Methods of a link that a request needs
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     /// Moves the operation along
@@ -412,7 +414,7 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
             sleep_on(kick, None, Some(timeout));
         }
     }
-    /// Takes back a message that a receive has got and nobody has looked at
+    /// Takes back a message that a receive has got and no caller has looked at
     fn restore(&self, delivery: crate::link::Delivery) {
         drop(delivery);
     }
@@ -437,7 +439,7 @@ enum State<T, E> {
     },
     Done(Result<T, E>),
     Taken,
-    /// Nobody will ask for the result
+    /// No caller will ask for the result
     Withdrawn,
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use backhaul_proto::LaneKind;
 
-/// What an endpoint has moved, at one instant
+/// Amounts that an endpoint has moved, at one instant
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndpointStatistics {
@@ -36,8 +36,8 @@ pub struct EndpointStatistics {
     pub spins_hit: u64,
     /// Times a caller polled in vain and slept
     pub spins_missed: u64,
-    /// Times the engine found something that had waited for seconds while nobody was woken for it: a
-    /// defect, logged as a warning
+    /// Times the engine found work that had waited for seconds without a woken thread:
+    /// a defect, logged as a warning
     pub overlooked: u64,
     /// Age of the connection
     pub age: Duration,

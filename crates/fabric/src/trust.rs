@@ -1,15 +1,15 @@
-//! Whom a context lets in: what a peer has to show before it is one.
+//! Admission of peers to a context: the proof that a peer has to show before it is accepted.
 
 use std::net::SocketAddr;
 
 use crate::address::canonical;
 use crate::config::Config;
 
-/// What a peer has to show before it is one
+/// Proof that a peer has to show before it is accepted
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Trust {
-    /// Nothing: whoever reaches the address is a peer
+    /// Nothing: each process that reaches the address is a peer
     Anyone,
     /// That it has the secret of this side
     Secret,
@@ -20,7 +20,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// What a configuration asks of peers, with encryption or without
+    /// Returns the proof that a configuration asks of peers, with encryption or without
     pub(crate) const fn of(config: &Config, is_encrypted: bool) -> Self {
         match (is_encrypted, config.secret.is_some()) {
             (false, false) => Self::Anyone,
@@ -41,8 +41,8 @@ impl Trust {
         }
     }
 
-    /// What is to be said of a listener that asks this of its peers, if others than users of this host
-    /// reach its address
+    /// Returns the warning for a listener that asks this of its peers, if others than users of this
+    /// host reach its address
     pub(crate) fn warning(self, address: SocketAddr) -> Option<String> {
         let is_local = canonical(address).ip().is_loopback();
         match self {

@@ -32,8 +32,8 @@ impl CarrierKind {
         Self::UcxCuda,
     ];
 
-    /// Those that are used where nothing else is said; cuda comes to them on hosts with such devices, and
-    /// ucx-cuda where libucp moves their memory
+    /// Carriers that are used by default; cuda joins them on hosts with such devices, and ucx-cuda
+    /// where libucp moves their memory
     pub const DEFAULT: [Self; 3] = [Self::Lease, Self::SingleCopy, Self::Ucx];
 
     /// The name in settings and reports

@@ -2,12 +2,12 @@
 //!
 //! Totals since the start of the connection, so a repeated or late grant is harmless (the scheme
 //! of RFC 9000, section 4.1). A message takes credit when it starts and gives it back when it
-//! meets its receive, and takes it again if that is withdrawn. What it takes is its [`Cost`]: a
+//! meets its receive, and takes it again if that is withdrawn. The amount is its [`Cost`]: a
 //! message of many segments costs more than one, as each of them takes memory at the receiver.
 
 use crate::error::ProtocolError;
 
-/// What one message takes of the receiver's credit
+/// Receiver's credit that one message takes
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Cost {
     /// Credit for messages: 1, and 1 more for each [`SEGMENTS_PER_MESSAGE`] segments
@@ -43,10 +43,10 @@ impl Cost {
     }
 }
 
-/// What the peer still lets us start
+/// Messages and bytes that the peer still lets this side start
 #[derive(Debug)]
 pub(crate) struct SendCredit {
-    /// What the peer's Hello granted
+    /// Messages that the peer's Hello granted
     window_messages: u64,
     /// Credit for messages taken; never above `messages_granted`
     messages_taken: u64,
@@ -76,17 +76,17 @@ impl SendCredit {
         self.bytes_granted = self.bytes_granted.max(bytes);
     }
 
-    /// What an eager message costs
+    /// Returns the cost of an eager message
     pub(crate) fn cost_of_eager(&self, payload_bytes: u64, segments: u32) -> Cost {
         Cost::of_eager(self.window_messages, payload_bytes, segments)
     }
 
-    /// What a message that is announced costs
+    /// Returns the cost of a message that is announced
     pub(crate) fn cost_of_request(&self, segments: u32) -> Cost {
         Cost::of_request(self.window_messages, segments)
     }
 
-    /// Whether a message may start
+    /// Returns whether a message may start
     pub(crate) const fn allows(&self, cost: Cost) -> bool {
         cost.messages <= self.messages_left() && cost.bytes <= self.bytes_left()
     }
@@ -109,7 +109,7 @@ impl SendCredit {
     }
 }
 
-/// What we still let the peer start
+/// Messages and bytes that this side still lets the peer start
 #[derive(Debug)]
 pub(crate) struct RecvCredit {
     messages: Window,
@@ -125,12 +125,12 @@ impl RecvCredit {
         }
     }
 
-    /// What an eager message costs
+    /// Returns the cost of an eager message
     pub(crate) fn cost_of_eager(&self, payload_bytes: u64, segments: u32) -> Cost {
         Cost::of_eager(self.messages.size, payload_bytes, segments)
     }
 
-    /// What a message that is announced costs
+    /// Returns the cost of a message that is announced
     pub(crate) fn cost_of_request(&self, segments: u32) -> Cost {
         Cost::of_request(self.messages.size, segments)
     }
@@ -160,7 +160,7 @@ impl RecvCredit {
 
     /// Charges a message again that has lost its receive
     ///
-    /// What was granted stays granted; there is no further grant until as much has come back.
+    /// Granted credit stays granted; there is no further grant until as much has come back.
     pub(crate) fn reclaim(&mut self, cost: Cost) {
         self.messages.released -= cost.messages;
         self.bytes.released -= cost.bytes;
@@ -173,7 +173,7 @@ impl RecvCredit {
             .then(|| (self.messages.grant(), self.bytes.grant()))
     }
 
-    /// Whether a grant is worth a frame
+    /// Returns whether a grant is worth a frame
     #[inline]
     pub(crate) fn has_grant(&self, is_awaited: bool) -> bool {
         // Without the last condition, a peer that lacks credit for its next message could wait for a
@@ -201,8 +201,8 @@ struct Window {
     used: u64,
     /// Given back since the start; never above `used`
     released: u64,
-    /// What the peer knows it may use since the start; at most `released + size`, where `released`
-    /// counts what was reclaimed since
+    /// Total that the peer has been granted since the start; at most `released + size`, where
+    /// `released` counts the credit that was reclaimed since
     granted: u64,
 }
 
@@ -250,8 +250,8 @@ impl Window {
     }
 }
 
-/// What a segment after the first takes at the receiver: a line of memory at least, and what is
-/// known of it
+/// Cost of a segment after the first at the receiver: a line of memory at least, and its
+/// description
 const SEGMENT_BYTES: u64 = 128;
 
 /// Segments of a message whose table takes what the bookkeeping of a message does
@@ -351,7 +351,7 @@ mod tests {
         // Two are left, and no message costs more.
         assert_eq!(credit.poll_grant(true), None);
         credit.handle_start(6, messages(1)).unwrap();
-        // Unless nobody waits for it.
+        // Unless no message waits for it.
         assert_eq!(credit.poll_grant(false), None);
         assert_eq!(credit.poll_grant(true), Some((9, 100)));
     }

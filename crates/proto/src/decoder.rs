@@ -126,7 +126,7 @@ impl FrameDecoder {
             .transpose()
     }
 
-    /// Whether a frame has begun and is not complete
+    /// Returns whether a frame has begun and is not complete
     #[must_use]
     pub const fn is_partial(&self) -> bool {
         self.filled > 0 || self.table.is_some()

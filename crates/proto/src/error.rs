@@ -1,4 +1,4 @@
-//! What can go wrong on a connection, by whose fault it is.
+//! Errors of a connection, by whose fault they are.
 
 use thiserror::Error;
 
@@ -146,7 +146,7 @@ pub enum ProtocolError {
     BadTicket {
         /// The ticket
         ticket: u64,
-        /// What is wrong with it
+        /// Fault of the ticket
         detail: String,
     },
     /// There is no memory for what the peer says of a message before its bytes

@@ -19,7 +19,7 @@ const FLAG_UNTAGGED: u8 = 1;
 /// Flag of a request: its segment table says where each segment lies
 const FLAG_SOURCES: u8 = 2;
 
-/// What a frame is about
+/// Purpose of a frame
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -71,13 +71,13 @@ impl FrameKind {
         })
     }
 
-    /// Whether the frame starts a message, and so may have a segment table
+    /// Returns whether the frame starts a message, and so may have a segment table
     #[must_use]
     pub const fn starts_message(self) -> bool {
         matches!(self, Self::Eager | Self::Request)
     }
 
-    /// Whether `payload_bytes` bytes of payload follow the header
+    /// Returns whether `payload_bytes` bytes of payload follow the header
     #[must_use]
     pub const fn carries_payload(self) -> bool {
         matches!(self, Self::Eager | Self::Data)
@@ -87,11 +87,11 @@ impl FrameKind {
 /// A decoded header
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FrameHeader {
-    /// What the frame is about
+    /// Purpose of the frame
     pub kind: FrameKind,
-    /// Whether the message belongs to the untagged stream
+    /// True if the message belongs to the untagged stream
     pub untagged: bool,
-    /// Whether the segment table of a request says where each segment lies
+    /// True if the segment table of a request says where each segment lies
     pub has_sources: bool,
     /// Number of the carrier that brings the bytes; in an Accept, of the one asked for, or 0
     pub carrier: u8,
@@ -182,7 +182,7 @@ impl FrameHeader {
 
     fn check(&self, reserved: u8) -> Result<(), ProtocolError> {
         let kind = self.kind;
-        // Most frames, and every field of theirs but these may be anything.
+        // Fast path for most frames, whose other fields may have any value.
         if kind == FrameKind::Eager
             && (reserved, self.carrier) == (0, 0)
             && (self.tag == 0 || !self.untagged)

@@ -26,7 +26,7 @@ pub const UCX_ADDRESS_BYTES_MAX: usize = 2048;
 /// Where the magic begins, behind the length
 pub(crate) const MAGIC_OFFSET: usize = 8;
 
-/// What distinguishes a Hello from anything else
+/// First bytes that distinguish a Hello from anything else
 pub(crate) const MAGIC: &[u8; 8] = b"backhaul";
 
 /// The version spoken here
@@ -35,7 +35,7 @@ pub(crate) const VERSION: u16 = 3;
 /// Bytes in front of the body
 pub(crate) const PREFIX_BYTES: usize = 20;
 
-/// Who a peer is, what it offers and what it allows
+/// Identity of a peer, its offers and its limits
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hello {
     /// The kernel's id of this boot of the host
@@ -279,7 +279,7 @@ impl Field {
             Self::BootId | Self::ProcessToken | Self::Nonce => (16, 16),
             Self::HostToken => (0, 64),
             Self::Lanes | Self::Carriers => (0, 32),
-            // What fits into sockaddr_un after the NUL.
+            // Longest name that fits into sockaddr_un after the NUL.
             Self::UnixName => (0, 107),
             Self::UcxAddress => (0, UCX_ADDRESS_BYTES_MAX),
             Self::Proof => (PROOF_BYTES, PROOF_BYTES),
@@ -360,7 +360,7 @@ pub enum HelloError {
     /// The body ends within a field
     #[error("the last {bytes} bytes are no whole field")]
     CutOff {
-        /// What is left, in bytes
+        /// Length of the rest, in bytes
         bytes: usize,
     },
     /// A field has a size that it cannot have
@@ -390,7 +390,7 @@ pub enum HelloError {
     /// Something follows the proof, which covers only what comes before it
     #[error("{bytes} bytes follow the proof, which must be the last field")]
     ProofNotLast {
-        /// What follows, in bytes
+        /// Length of what follows, in bytes
         bytes: usize,
     },
     /// A field should be text and is not

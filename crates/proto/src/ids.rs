@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// What a sender writes on a message and a receiver asks for
+/// Number that a sender writes on a message and a receiver asks for
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// Whether a receive for `tag` under `mask` wants a message with this tag
+    /// Returns whether a receive for `tag` under `mask` wants a message with this tag
     #[must_use]
     pub const fn matches(self, tag: Self, mask: TagMask) -> bool {
         (self.0 ^ tag.0) & mask.0 == 0
@@ -81,7 +81,7 @@ pub enum Selector {
 pub enum Capacity {
     /// A buffer of that many bytes; a longer message is truncated
     Into(u64),
-    /// Whatever comes: the driver allocates it
+    /// Any size: the driver allocates it
     Allocate,
 }
 

@@ -26,7 +26,7 @@ impl LaneKind {
     /// All lanes that are not experimental, fastest first
     pub const ALL: [Self; 5] = [Self::Inproc, Self::Shm, Self::Ucx, Self::Tcp, Self::Tls];
 
-    /// Those that need nothing but this crate, fastest first
+    /// Lanes that need nothing but this crate, fastest first
     pub const DEFAULT: [Self; 3] = [Self::Inproc, Self::Shm, Self::Tcp];
 
     /// The name in addresses, settings and reports
@@ -42,7 +42,7 @@ impl LaneKind {
         }
     }
 
-    /// Whether what travels on it can be read by whoever is on the way between two hosts
+    /// Returns whether an observer on the way between two hosts can read what travels on the lane
     #[must_use]
     pub const fn is_clear_text(self) -> bool {
         matches!(self, Self::Tcp | Self::Ucx)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What this side allows itself and its peer
+/// Limits of this side for itself and its peer
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// Longest message that is sent without asking, in bytes; longer ones ask for room first
@@ -45,7 +45,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // Below, a round trip costs more than copying a message that nobody expected.
+            // Below, a round trip costs more than copying a message that has no receive yet.
             eager_bytes_max: 64 << 10,
             // 64 eager messages of full size: more than is in flight at 10 GB/s and 100 µs.
             credit_bytes: 4 << 20,
@@ -67,7 +67,7 @@ impl Default for Limits {
     }
 }
 
-/// What the peer allows us, from its Hello
+/// Limits that the peer sets for this side, from its Hello
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerLimits {
     /// Bytes of eager messages that may wait there for a receive

@@ -48,9 +48,9 @@ impl Liveness {
         }
     }
 
-    /// Whether the next step is due with a question unanswered
+    /// Returns whether the next step is due with a question unanswered
     ///
-    /// A driver that can hear of the peer in another way than by its answer looks there first.
+    /// A driver that can notice the peer in another way than by its answer looks there first.
     pub(crate) fn is_answer_overdue(&self, now: Instant) -> bool {
         self.asked.is_some() && self.poll_timeout().is_some_and(|at| now >= at)
     }
@@ -80,7 +80,7 @@ impl Liveness {
         self.ping_due.take()
     }
 
-    /// Whether a question waits to be transmitted
+    /// Returns whether a question waits to be transmitted
     pub(crate) const fn has_ping(&self) -> bool {
         self.ping_due.is_some()
     }

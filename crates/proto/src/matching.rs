@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(matcher.arrive(Tag(7), 1, 1), Some(5));
     }
 
-    /// What a matcher does, said as plainly as possible: pairs are looked for in one list of
+    /// Reference model of a matcher, as plain as possible: it looks for pairs in one list of
     /// everything that ever happened
     #[derive(Default)]
     struct Model {

@@ -20,13 +20,13 @@ pub enum MemoryKind {
 /// A device of a host
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Device {
-    /// Who made it, and so whose library reaches it
+    /// Maker of the device, and so whose library reaches it
     pub vendor: Vendor,
     /// Which of that vendor's devices, as the peer that owns the memory counts them
     pub ordinal: u16,
 }
 
-/// Who made a device
+/// Maker of a device
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Vendor {
     /// CUDA
@@ -36,7 +36,7 @@ pub enum Vendor {
 }
 
 impl MemoryKind {
-    /// Whether it is memory of a device
+    /// Returns whether it is memory of a device
     #[must_use]
     pub const fn is_device(self) -> bool {
         matches!(self, Self::Device(_))
@@ -106,7 +106,7 @@ impl Vendor {
     }
 }
 
-/// What the sender of a long message says of the memory of one segment
+/// Description of the memory of one segment by the sender of a long message
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SegmentSource {
     /// Where the segment lies
@@ -120,7 +120,7 @@ pub struct SegmentSource {
 pub struct Offer {
     /// Number of the carrier; never 0
     pub carrier: u8,
-    /// What that carrier needs to find the bytes
+    /// Token by which that carrier finds the bytes
     pub token: u64,
 }
 

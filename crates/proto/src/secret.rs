@@ -37,7 +37,7 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// [`SecretError`] if it is too short to keep anybody out, or too long to be one.
+    /// [`SecretError`] if it is too short to protect anything, or too long for a secret.
     pub fn new(secret: &[u8]) -> Result<Self, SecretError> {
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
             return Err(SecretError {
@@ -53,7 +53,7 @@ impl Secret {
         code(&self.keys[what as usize], said)
     }
 
-    /// Whether a proof is the one expected, in a time that does not depend on either
+    /// Returns whether a proof is the one expected, in a time that does not depend on either
     pub(crate) fn is_proved(&self, what: Proves, said: &[&[u8]], proof: &Proof) -> bool {
         mac(&self.keys[what as usize], said)
             .verify_slice(proof)
@@ -76,7 +76,7 @@ pub(crate) enum Proves {
     Answer,
 }
 
-/// What the keys are derived from beside the secret, in the order of [`Proves`]
+/// Labels from which the keys are derived beside the secret, in the order of [`Proves`]
 const LABELS: [&str; 4] = [
     "backhaul secret 1: connector hello",
     "backhaul secret 1: acceptor hello",

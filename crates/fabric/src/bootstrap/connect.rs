@@ -12,7 +12,7 @@ use super::stream::PlainStream;
 ///
 /// # Errors
 ///
-/// What the system reports at once; the rest is reported by the stream as it is opened.
+/// Errors that the system reports immediately; the stream reports the others when it is opened.
 pub(crate) fn connect(peer: SocketAddr) -> io::Result<PlainStream> {
     let family = if peer.is_ipv4() {
         AddressFamily::INET

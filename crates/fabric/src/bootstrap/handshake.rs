@@ -28,7 +28,7 @@ struct State {
     stream: Box<dyn Stream>,
     peer_address: SocketAddr,
     is_open: bool,
-    /// What the stream is watched for
+    /// Events for which the engine watches the stream
     watched: EventFlags,
     proto: Handshake,
     role: Role,
@@ -107,7 +107,8 @@ impl Handshaking {
             let Some(state) = &*state else {
                 return;
             };
-            // All of it under the lock, so that whoever cancels finds what to undo.
+            // Holds the lock throughout, so that a cancelling thread finds everything that it has
+            // to undo.
             let id = self.engine.register(Arc::clone(self) as Arc<dyn Source>);
             self.id.get_or_init(|| id);
             if let (Role::Acceptor, Some(unix_socket)) = (state.role, &self.unix_socket) {
@@ -137,7 +138,7 @@ impl Handshaking {
         self.fail(Failure::GaveWay);
     }
 
-    /// Whether the peer has said who it is, or something is there to be read
+    /// Returns whether the peer has said who it is, or something is there to be read
     pub(crate) fn has_spoken(&self) -> bool {
         match &*lock(&self.state) {
             Some(state) => state.peer.is_some() || state.stream.has_heard() || state.has_input(),
@@ -256,7 +257,7 @@ impl State {
         }
     }
 
-    /// Whether a read would find something
+    /// Returns whether a read would find something
     fn has_input(&self) -> bool {
         let stream = self.stream.descriptor();
         let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::IN)];
@@ -358,7 +359,7 @@ impl Source for Handshaking {
             let state = slot.as_mut()?;
             match state.proto.handle_timeout(now) {
                 Ok(()) => return state.proto.poll_timeout(),
-                // Nobody answered the connect: that is not the fault of a peer.
+                // No process answered the connect: that is not the fault of a peer.
                 Err(_) if !state.is_open && state.role == Role::Connector => {
                     Failure::Io(io::ErrorKind::TimedOut.into())
                 }

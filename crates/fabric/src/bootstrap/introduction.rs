@@ -1,9 +1,10 @@
-//! What two processes of one host exchange so that each may read the other's memory.
+//! Exchange of tokens by which two processes of one host show that each may read the other's
+//! memory.
 //!
-//! Each says where in its memory a random token lies. Who can read it there, in the process that the
-//! kernel says is at the other end of the socket, may read that process, and has the right one:
-//! another process id namespace, a forked server or a forbidden access all show here, once, and not
-//! in the middle of a message.
+//! Each process says where in its memory a random token lies. A process that can read the token
+//! there, in the process that the kernel names as the other end of the socket, may read that
+//! process and has the right one. Another process id namespace, a forked server or a forbidden
+//! access shows here, once, and not in the middle of a message.
 
 use std::collections::HashMap;
 use std::io;
@@ -97,7 +98,7 @@ impl Introduction {
 
 type Opened = HashMap<(u32, [u8; TOKEN_BYTES]), Weak<PeerMemory>>;
 
-/// What is open now: one descriptor for each peer process, however many connections it has
+/// Open descriptors: one for each peer process, however many connections the process has
 fn opened() -> &'static Mutex<Opened> {
     static OPENED: PerProcess<Mutex<Opened>> = PerProcess::new();
     OPENED.value()

@@ -39,14 +39,14 @@ pub(crate) use tls_stream::TlsStream;
 pub use unix_socket::take_offer;
 pub(crate) use unix_socket::{OpenUnixSocket, UnixSocket};
 
-/// What a handshake goes by
+/// Settings of a handshake
 pub(crate) struct Settings {
     pub(crate) role: Role,
-    /// What this side says of itself; its lanes are those that may be selected, best first
+    /// Hello of this side; its lanes are those that may be selected, best first
     pub(crate) hello: Hello,
-    /// What the peer has to have, too
+    /// Secret that the peer must have, too
     pub(crate) secret: Option<Secret>,
-    /// Users, beside that of this process, with whom memory may be shared
+    /// Users, beside that of this process, that may share memory with it
     pub(crate) shared_memory_uids: Vec<u32>,
     /// Bytes of one ring
     pub(crate) ring_bytes: usize,
@@ -65,13 +65,13 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<Established, Failure>) + Send>;
 
 /// Both sides agree: all that a connection is made of
 pub(crate) struct Established {
-    /// Under which the engine watches the socket, for whoever takes its place
+    /// Id under which the engine watches the socket, for the source that takes its place
     pub(crate) id: SourceId,
     pub(crate) socket: TcpStream,
-    /// What encrypts on the socket, and has proved the peer
+    /// TLS session on the socket, which has proved the peer
     pub(crate) session: Option<Box<Session>>,
     pub(crate) peer_address: SocketAddr,
-    /// What this side has said of itself
+    /// Hello that this side has sent
     pub(crate) local: Hello,
     pub(crate) peer: Hello,
     pub(crate) resources: LaneResources,
@@ -96,7 +96,7 @@ pub(crate) enum LaneResources {
     Experiment(LaneEnd),
 }
 
-/// Whose memory rings are in
+/// Process that owns the memory of the rings
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RingKind {
     Inproc,
@@ -113,11 +113,12 @@ pub(crate) struct ChannelEnd {
     pub(crate) lease: lease::LeaseParts,
     /// The channel of the CUDA carrier, if both sides have it
     pub(crate) cuda: Option<OwnedFd>,
-    /// Whether the peer's private memory can be read; `None` if one of the two does not want that
+    /// Result of the test reads of the peer's private memory; `None` if one of the two sides
+    /// disables them
     pub(crate) reading: Option<Reading>,
 }
 
-/// Whether the private memory of a peer can be read
+/// Result of the test reads of a peer's private memory
 pub(crate) enum Reading {
     /// It has been tried
     Works(Arc<PeerMemory>),

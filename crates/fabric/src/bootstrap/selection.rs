@@ -19,10 +19,10 @@ use crate::carrier::{lease, packets};
 use crate::experiments::{LaneEnd, LaneProvider};
 use crate::ucx::{Hub, UcxEnd};
 
-/// What has been found of the lane so far
+/// Progress of the selection of a lane
 pub(super) struct Selection {
     ring_bytes: usize,
-    /// Users, beside our own, with whom memory may be shared
+    /// Users, beside that of this process, that may share memory with it
     uids: Vec<u32>,
     /// Rings, and what belongs to them
     rings: Option<(RingKind, ChannelEnd)>,
@@ -34,7 +34,7 @@ pub(super) struct Selection {
     hub: Option<Arc<Hub>>,
     /// Our end of a connection of it
     ucx: Option<UcxEnd>,
-    /// What the connector asks of us, until we have answered
+    /// Lane that the connector asks this side for, until this side has answered
     pub(super) selected: Option<(LaneKind, String)>,
     /// Names an end left for a peer in this process, to be taken back if the handshake fails
     left: Option<Nonce>,
@@ -138,7 +138,8 @@ impl Selection {
                 .map(|end| Some((RingKind::Inproc, end)))
                 .ok_or_else(|| "the other end is not in this process".to_owned()),
             LaneKind::Shm if peer.is_some_and(|peer| !self.is_allowed(local, peer)) => {
-                // The kernel says so too, of what it sends; nobody has to wait for that.
+                // The kernel reports the user too, with what the peer sends; the answer need not
+                // wait for that.
                 Err(other_user(local, peer.map_or(0, |peer| peer.uid)))
             }
             LaneKind::Shm => match unix_socket.map(|socket| socket.take(&local.nonce)) {
@@ -175,7 +176,7 @@ impl Selection {
         })
     }
 
-    /// What the lane agreed on takes
+    /// Returns the resources of the lane that both sides agreed on
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl Selection {
         }
     }
 
-    /// Whether the peer says that it is a user with whom memory may be shared
+    /// Returns whether the peer's Hello names a user that may share memory with this side
     fn is_allowed(&self, local: &Hello, peer: &Hello) -> bool {
         peer.uid == local.uid || self.uids.contains(&peer.uid)
     }
@@ -313,7 +314,7 @@ impl Drop for Selection {
     }
 }
 
-/// Whether a side allows no other lane than UCX, which is then not replaced by tcp
+/// Returns whether a side allows no other lane than UCX, which tcp then does not replace
 pub(super) fn insists_on_ucx(hello: &Hello) -> bool {
     hello.lanes.contains(&LaneKind::Ucx) && !hello.lanes.contains(&LaneKind::Tcp)
 }
@@ -322,7 +323,7 @@ fn other_user(local: &Hello, uid: u32) -> String {
     format!("the peer is user {uid}, not {}", local.uid)
 }
 
-/// Whether both sides want a carrier
+/// Returns whether both sides want a carrier
 fn have_both(local: &Hello, peer: &Hello, kind: CarrierKind) -> bool {
     local.carriers.contains(&kind) && peer.carriers.contains(&kind)
 }

@@ -22,26 +22,27 @@ pub(crate) trait Stream: Send {
     /// Writes what there is room for
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Whether the peer has said something that was understood, before the stream is open
+    /// Returns whether the peer has sent something that was understood, before the stream is open
     fn has_heard(&self) -> bool {
         false
     }
 
-    /// Whether nobody on the way can read or change what is said
+    /// Returns whether the bytes are protected on the way from being read or changed
     fn is_encrypted(&self) -> bool {
         false
     }
 
-    /// What its descriptor is to be watched for, with something to write or nothing
+    /// Returns the events to watch the descriptor for, with something to write or nothing
     fn interest(&self, has_output: bool) -> EventFlags;
 
-    /// Ends the connection, whoever else holds a copy of the descriptor
+    /// Ends the connection, even if another process holds a copy of the descriptor
     fn shutdown(&self);
 
-    /// What is watched
+    /// Returns the descriptor to watch
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// The socket below it, for whoever takes the connection over, and what encrypts on it
+    /// Returns the socket below the stream, and the TLS session on it, to the caller that takes the
+    /// connection over
     fn into_parts(self: Box<Self>) -> (TcpStream, Option<Box<Session>>);
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A listener's context has an abstract Unix socket. A peer that read its name, and the nonce of
 //! its own connection, from our Hello connects there, shows by the nonce that it is that peer and
-//! by its credentials that it is the same user, or one that is allowed, and hands over memory and doorbells. Whoever
-//! cannot do this is on another host, in another container or another user, and stays on TCP; and
-//! so does whoever comes while this process has no descriptors left.
+//! by its credentials that it is the same user, or one that is allowed, and hands over memory and
+//! doorbells. A peer that cannot do this is on another host, in another container or another user,
+//! and stays on TCP; so does a peer that comes while this process has no descriptors left.
 //!
 //! Two contexts of one process use a table instead.
 
@@ -36,7 +36,7 @@ use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 /// Sixteen random bytes that name one handshake
 pub(super) type Nonce = [u8; 16];
 
-/// What a peer hands over: its memory, the doorbells of both sides, and the socket it came by
+/// Handed over by a peer: its memory, the doorbells of both sides, and the socket of the transfer
 pub(super) struct Offer {
     /// The rings
     memory: OwnedFd,
@@ -305,7 +305,7 @@ impl Source for UnixSocket {
     fn on_stop(self: Arc<Self>) {}
 }
 
-/// Somebody who has connected to the bootstrap socket and not handed anything over yet
+/// Peer that has connected to the bootstrap socket and not handed anything over yet
 struct Caller {
     bootstrap: Weak<UnixSocket>,
     engine: Weak<Engine>,
@@ -487,7 +487,7 @@ fn receive_offer(
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Describes the fault of the offer.
 pub fn take_offer(socket: OwnedFd) -> Result<bool, String> {
     let received = receive_offer(socket.as_fd()).map_err(|error| error.to_string())?;
     let Some((_, introduction, offered)) = received else {
@@ -572,7 +572,7 @@ const OFFERED: usize = 4;
 /// The same, with the channel of the CUDA carrier
 const OFFERED_MAX: usize = OFFERED + 1;
 
-/// Port under which a handshake hears of its offer; its socket has port 0
+/// Port by which the engine reports the offer to a handshake, whose socket has port 0
 const PORT_OFFER: u8 = 2;
 
 /// How long to rest when the system refuses to accept

@@ -1,4 +1,4 @@
-//! Whether messages are announced that could go eagerly, learned from how often they come either way.
+//! Choice between announced and eager messages, learned from how often they come either way.
 //!
 //! A message of up to `eager_bytes_max` bytes goes eagerly, through the lane, or is announced and
 //! fetched by one copy. Which of them is better depends on more than the copies. Where one message
@@ -17,7 +17,7 @@ use super::ways::{
     CLASSES, Samples, TRIAL, TRIALS, TRY_AGAIN_EVERY, UNCOUNTED, bytes_min_of, class_of,
 };
 
-/// What the receiver knows of messages that may be announced or not
+/// Receiver's record of messages that may be announced or not
 #[derive(Debug, Default)]
 pub(crate) struct Advice {
     /// Costs of eager messages and of announced ones, by size
@@ -88,7 +88,7 @@ impl Advice {
     }
 }
 
-/// Whether the sender announces a message that it could send eagerly
+/// Decides for the sender whether to announce a message that could go eagerly
 #[derive(Debug, Default)]
 pub(crate) struct Announcing {
     /// Messages for which there was a choice
@@ -110,7 +110,7 @@ impl Announcing {
         }
     }
 
-    /// What the next choice will be
+    /// Returns the next choice without making it
     pub(crate) fn peek(&self, bytes: u64, advice_bytes: Option<u64>) -> bool {
         if bytes < CHOICE_BYTES_MIN {
             return false;
@@ -130,8 +130,8 @@ pub(crate) const CHOICE_BYTES_MIN: u64 = bytes_min_of(0);
 /// answer to another, which takes as long, is seen whole
 const TOOK_TIMES_MAX: u32 = 3;
 
-/// What a message takes longer for being announced than its fetch shows: its sender waits for the
-/// answer
+/// Time that a message takes longer, because it is announced, than its fetch shows: its sender
+/// waits for the answer
 const ANNOUNCING: Duration = Duration::from_nanos(500);
 
 #[cfg(test)]

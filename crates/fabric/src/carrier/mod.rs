@@ -39,7 +39,7 @@ pub trait Carrier: Send {
     /// Which one it is
     fn kind(&self) -> CarrierKind;
 
-    /// Whether it can move memory of a kind
+    /// Returns the test by which the carrier accepts a kind of memory
     fn takes(&self) -> fn(MemoryKind) -> bool;
 
     /// Lets the peer fetch a segment by itself, returning the ticket
@@ -125,7 +125,8 @@ pub trait Payload: Send {
         })
     }
 
-    /// Nobody is going to look for a while: what is under way by itself is to ring the lane's doorbell
+    /// Prepares for a while without looks: payload that moves by itself then rings the lane's
+    /// doorbell
     ///
     /// It may do so without having been asked.
     fn arm(&mut self) {}
@@ -143,13 +144,13 @@ pub enum TakeError {
     /// The ticket is not what it must be, by the peer's fault
     #[error("{detail}")]
     Broken {
-        /// What is wrong
+        /// Fault of the payload
         detail: String,
     },
     /// This process, or its system, cannot reach the memory; another way may help
     #[error("{detail}")]
     OutOfReach {
-        /// What the system said
+        /// Error of the system
         detail: String,
     },
 }
@@ -164,7 +165,7 @@ impl Carriers {
         self.0.push(carrier);
     }
 
-    /// What the link is to know of them
+    /// Returns the reach of the carriers, for the link
     pub fn reach(&self) -> SmallVec<[CarrierReach; 2]> {
         let carriers = self.0.iter();
         let reach = carriers.map(|carrier| CarrierReach {
@@ -174,7 +175,7 @@ impl Carriers {
         reach.collect()
     }
 
-    /// Whether there are none
+    /// Returns whether there are no carriers
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -243,7 +244,7 @@ impl Carriers {
         }
     }
 
-    /// Lets go of all of them: the connection has ended
+    /// Releases all carriers, because the connection has ended
     pub fn clear(&mut self) {
         self.0.clear();
     }

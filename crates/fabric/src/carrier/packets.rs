@@ -55,8 +55,8 @@ pub(super) fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<Receive
         );
         match outcome {
             Err(Errno::INTR) => {}
-            // Reported once, if the peer died with packets of ours unread; its packets can still be
-            // received.
+            // Reported once, if the peer died with unread packets from here; its packets can still
+            // be received.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             outcome => break outcome?,
         }

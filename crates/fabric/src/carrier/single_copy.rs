@@ -2,8 +2,8 @@
 //! `process_vm_readv`.
 //!
 //! The sender offers the address of each segment when it announces a message, and keeps the memory
-//! until the receiver says that it has read it. What a peer says of addresses is of its own memory:
-//! a wrong one gets an error of the kernel here, or its own bytes.
+//! until the receiver says that it has read it. The addresses that a peer names are in its own
+//! memory: a wrong one gets an error of the kernel here, or the peer's own bytes.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;

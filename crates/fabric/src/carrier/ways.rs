@@ -27,7 +27,7 @@ pub enum Way {
     CopyAndLend,
 }
 
-/// What is known of the ways from one peer
+/// Measurements of the ways from one peer
 #[derive(Debug)]
 pub struct Ways {
     classes: [Class; CLASSES],
@@ -39,7 +39,7 @@ pub struct Ways {
     eager_bytes_max: u64,
 }
 
-/// What is known of one size
+/// Measurements of one size
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
     samples: [Samples; 3],
@@ -62,7 +62,7 @@ pub(super) struct Samples {
     count: u32,
 }
 
-/// What is known of one way for one size, for reports
+/// Measurements of one way for one size, for reports
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WayStatistics {
@@ -74,7 +74,7 @@ pub struct WayStatistics {
     pub samples: u32,
     /// Median of the last times, as bytes per second
     pub bytes_per_second: f64,
-    /// Whether messages of the class come this way now
+    /// True if messages of the class come this way now
     pub is_chosen: bool,
 }
 
@@ -203,7 +203,7 @@ impl Ways {
         }
     }
 
-    /// What is known, for reports; ways that were never tried are left out
+    /// Returns the measurements, for reports; leaves out ways that were never tried
     #[must_use]
     pub fn statistics(&self) -> Vec<WayStatistics> {
         let mut all = Vec::new();
@@ -277,7 +277,7 @@ impl Samples {
     }
 }
 
-/// Sizes are told apart by powers of two from 16 KiB; the last class has no upper end
+/// Sizes are classed by powers of two from 16 KiB; the last class has no upper end
 pub(super) const fn class_of(bytes: u64) -> usize {
     let bits = (bytes | 1).ilog2().saturating_sub(CLASS_BITS_MIN) as usize;
     if bits < CLASSES { bits } else { CLASSES - 1 }

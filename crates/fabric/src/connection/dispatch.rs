@@ -1,4 +1,4 @@
-//! What the link says is over: operations are completed, and the end is told.
+//! Completion of the operations that the link reports as over, and the report of its end.
 
 use std::time::Instant;
 
@@ -59,10 +59,11 @@ impl Conn {
         wakes: &mut WakeList,
     ) {
         self.recorder.note(EventKind::Ended);
-        // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
+        // First: the memory of sends that the end has overtaken is released when the peer can see
+        // the end.
         let farewell = port.farewell();
         self.interest.end(farewell);
-        // Descriptors go with the link, not with whoever still has the endpoint.
+        // Descriptors go with the link, not with the last holder of the endpoint.
         let process = lock(&self.process).take();
         drop(process);
         port.end();

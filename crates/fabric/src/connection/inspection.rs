@@ -1,9 +1,9 @@
-//! What finds a lost wake-up: now and then the engine looks whether something lies there that nobody
-//! has looked at for seconds.
+//! Detection of lost wake-ups: now and then the engine checks for work that no thread has looked at
+//! for seconds.
 //!
-//! Where it does, somebody was not woken who should have been: a defect, which is logged with what
-//! happened last on the connection, and counted. The work is done, so nothing hangs by it. An event
-//! loop that is kept from its work is no defect: the engine does it in its place.
+//! If it finds any, a thread was not woken as it should have been: a defect, which is logged with
+//! what happened last on the connection, and counted. The work is done, so nothing hangs by it. An
+//! event loop that is kept from its work is no defect: the engine does it in its place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub fn overlooked_in_process() -> u64 {
 
 static OVERLOOKED: AtomicU64 = AtomicU64::new(0);
 
-/// What nobody has taken care of yet
+/// Work that no thread has taken care of yet
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Waiting {
     /// Reads that had brought bytes, where there is something to be read
@@ -48,7 +48,7 @@ impl Conn {
         true
     }
 
-    /// What can be moved, unless somebody is at it
+    /// Returns the work that can be done, unless another thread holds the port
     fn waiting(&self) -> Option<Waiting> {
         if self.inline.load(Ordering::SeqCst) > 0 {
             return None;

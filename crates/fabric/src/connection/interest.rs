@@ -1,4 +1,5 @@
-//! What the engine watches of a connection: its socket, and its doorbell if the lane has one.
+//! Descriptors of a connection that the engine watches: its socket, and its doorbell if the lane
+//! has one.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -38,7 +39,7 @@ struct Watched {
     by_loop: Option<(Weak<LoopWatch>, MemberId)>,
     /// A thread sleeps on the doorbell in the engine's place
     by_thread: bool,
-    /// What the peer said last on the sentinel
+    /// Last bytes of the peer on the sentinel
     farewell: Option<Farewell>,
 }
 
@@ -80,7 +81,7 @@ impl Interest {
         Ok(())
     }
 
-    /// Whether the socket carries no frames: its end is the peer's end
+    /// Returns whether the socket carries no frames: its end is the peer's end
     pub(super) fn has_sentinel(&self) -> bool {
         self.has_doorbell
     }
@@ -110,7 +111,8 @@ impl Interest {
         }
     }
 
-    /// Whether an event loop watches the doorbell, as far as that can be known without a lock
+    /// Returns whether an event loop watches the doorbell, as far as that can be known without a
+    /// lock
     pub(super) fn is_with_loop(&self) -> bool {
         self.is_with_loop.load(Ordering::Relaxed)
     }
@@ -184,7 +186,7 @@ impl Interest {
         Some(doorbell)
     }
 
-    /// Whether a thread has the doorbell still
+    /// Returns whether a thread has the doorbell still
     pub(super) fn is_with_thread(&self) -> bool {
         lock(&self.watched)
             .as_ref()
@@ -245,9 +247,10 @@ impl Interest {
         }
     }
 
-    /// Whether the sentinel says that the peer ended, and how
+    /// Returns how the peer ended, if the sentinel says that it did
     ///
-    /// What comes on it means nothing, and is dropped: it ends a connection when it ends.
+    /// Bytes on the sentinel mean nothing, and are dropped: a connection ends when its sentinel
+    /// ends.
     pub(super) fn sentinel_ended(&self) -> Option<String> {
         let mut bytes = [MaybeUninit::uninit(); 4096];
         let mut watched = lock(&self.watched);
@@ -264,7 +267,7 @@ impl Interest {
         }
     }
 
-    /// What the peer said last on the sentinel
+    /// Returns the last bytes of the peer on the sentinel
     pub(super) fn farewell(&self) -> Option<Farewell> {
         lock(&self.watched).as_ref()?.farewell
     }

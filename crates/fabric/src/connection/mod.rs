@@ -1,10 +1,10 @@
 //! One connection: the state that callers and the engine share, and who moves it along when.
 //!
 //! Callers put commands into an inbox and then try the lock of the [`Port`], the driver of the link;
-//! whoever holds it works through the inbox before and after letting go, so nobody waits for a lock
-//! while another copies data. Reading is done by the engine, woken by the lane's doorbell, or by a
-//! caller that polls; the two take turns by *arming*: an armed connection wakes the engine, one that
-//! a caller polls does not (it is then *busy-polled*, see [`crate::runtime`]).
+//! the holder works through the inbox before and after it releases the lock, so no thread waits for
+//! a lock while another copies data. Reading is done by the engine, woken by the lane's doorbell,
+//! or by a caller that polls; the two take turns by *arming*: an armed connection wakes the engine,
+//! one that a caller polls does not (it is then *busy-polled*, see [`crate::runtime`]).
 
 mod dispatch;
 mod inspection;
@@ -92,22 +92,22 @@ pub(crate) struct Conn {
     closers: Mutex<Vec<Completer<(), CloseReason>>>,
     next_operation: AtomicU64,
     linger: Duration,
-    /// Tells of the end of the peer's process, where that is known, until the link has ended
+    /// Reports the end of the peer's process, where that is known, until the link has ended
     process: Mutex<Option<Membership>>,
     recorder: Recorder,
-    /// What the engine's last inspection found waiting
+    /// Work that the engine's last inspection found waiting
     seen_waiting: Mutex<Option<Waiting>>,
-    /// Who has untagged messages before receives do
+    /// Tap that gets untagged messages before receives do
     tap: Mutex<Option<Tap>>,
     /// There is one, as far as that is known without its lock
     is_tapped: AtomicBool,
     /// Something has arrived for it
     tap_due: AtomicBool,
-    /// Held by whoever calls its stream, or takes it away
+    /// Held while its stream is called, or the tap is taken away
     tap_running: Mutex<()>,
 }
 
-/// What is known of a connection from the start
+/// Facts of a connection that are fixed from its start
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) local: SocketAddr,
@@ -122,7 +122,7 @@ pub(crate) struct About {
     pub(crate) carriers: Vec<CarrierKind>,
 }
 
-/// What a connection is made of
+/// Parts of a connection
 pub(crate) struct ConnParts {
     pub(crate) about: About,
     pub(crate) link: Link<SendToken, RecvToken>,
@@ -231,7 +231,7 @@ impl Conn {
         }
     }
 
-    /// Whether the link has ended or is being closed here
+    /// Returns whether the link has ended or is being closed here
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire) || self.closed.get().is_some()
     }
@@ -254,12 +254,12 @@ impl Conn {
         request
     }
 
-    /// What happened last, the oldest first
+    /// Returns the last events, the oldest first
     pub(crate) fn recent_events(&self) -> Vec<ConnectionEvent> {
         self.recorder.recent()
     }
 
-    /// State of the protocol, for reports; `None` while somebody moves data
+    /// Returns the state of the protocol, for reports; `None` while a thread moves data
     pub(crate) fn protocol_statistics(&self) -> Option<backhaul_proto::ConnectionStatistics> {
         let statistics = self.port.try_lock().ok();
         let statistics = statistics.map(|port| port.link.statistics());
@@ -267,7 +267,7 @@ impl Conn {
         statistics
     }
 
-    /// By which ways long messages come; empty while somebody moves data
+    /// Returns the ways by which long messages come; empty while a thread moves data
     pub(crate) fn ways(&self) -> Vec<WayStatistics> {
         let port = self.port.try_lock().ok();
         let ways = port.map(|port| port.ways()).unwrap_or_default();
@@ -288,7 +288,7 @@ impl Conn {
     }
 
     fn submit(&self, command: Command) {
-        // Past the inbox if nobody holds the port; what lies in there comes first all the same.
+        // Past the inbox if the port is free; the commands in the inbox come first all the same.
         match self.try_port() {
             Some(port) => {
                 let outcome = self.work_on(port, Some(command), Work::SUBMIT);
@@ -298,7 +298,7 @@ impl Conn {
         }
     }
 
-    /// Leaves a command in the inbox for whoever holds the port
+    /// Leaves a command in the inbox for the holder of the port
     fn leave(&self, command: Command) {
         self.recorder.note(EventKind::CommandLeft);
         lock(&self.inbox).push(command);
@@ -309,8 +309,8 @@ impl Conn {
     /// Ends a hold of the port for a command, or an attempt at one
     fn settle(&self, outcome: Outcome) {
         // Pairs with the fence in `progress`: either our attempt at the port succeeds, or the
-        // holder sees `dirty` after it has let go. And it is the look at `dirty` after our own
-        // hold.
+        // holder sees `dirty` after it has released the port. And it is the look at `dirty` after
+        // our own hold.
         fence(Ordering::SeqCst);
         let more = self.dirty.load(Ordering::SeqCst) && self.work_again(Work::SUBMIT);
         if more || self.is_left_to_engine(outcome) {
@@ -337,13 +337,13 @@ impl Conn {
         self.is_left_to_engine(outcome)
     }
 
-    /// Whether the engine is to go on at once after a caller's work
+    /// Returns whether the engine is to go on immediately after a caller's work
     fn is_left_to_engine(&self, outcome: Outcome) -> bool {
         // Where callers poll, they bring what is due; or else the tick, which looks whether they do.
         outcome.more || (outcome.has_takes_due && !self.busy_polled.load(Ordering::SeqCst))
     }
 
-    /// Takes the port unless somebody holds it
+    /// Takes the port unless another thread holds it
     fn try_port(&self) -> Option<MutexGuard<'_, Port>> {
         match self.port.try_lock() {
             Ok(port) => Some(port),
@@ -352,7 +352,7 @@ impl Conn {
         }
     }
 
-    /// Works on the link for one slice of data, then lets go of it
+    /// Works on the link for one slice of data, then releases it
     fn work_on(
         &self,
         mut port: MutexGuard<'_, Port>,
@@ -375,8 +375,8 @@ impl Conn {
 
     /// Works on the link for one slice of data
     ///
-    /// Gives up when somebody else holds the port and `work` may not wait: they will see what we
-    /// posted.
+    /// Gives up when another thread holds the port and `work` may not wait: that thread will see
+    /// what we posted.
     fn progress(&self, work: Work) -> Outcome {
         let mut total = Outcome::default();
         loop {
@@ -424,7 +424,7 @@ impl Conn {
 
     /// Works through the inbox if a caller left something there while we held the port
     ///
-    /// Whoever has held the port must end with this, or with a look at `dirty` of its own.
+    /// A holder of the port must end with this, or with a look at `dirty` of its own.
     fn take_over(&self) {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
@@ -436,12 +436,12 @@ impl Conn {
 
     /// Takes what callers have left in the inbox, returning whether there was anything
     ///
-    /// Then the holder must work on the link: nobody else is called for it. What one command has
-    /// completed is told before the next: a receive that was given up gives its message back before a
-    /// later one is posted.
+    /// Then the holder must work on the link, because no other thread is called for it. The
+    /// completions of one command are reported before the next: a receive that was given up gives
+    /// its message back before a later one is posted.
     #[inline]
     fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) -> bool {
-        // Who sets it after this look has it seen after the hold.
+        // A thread that sets it after this look has it seen after the hold.
         let is_dirty =
             self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
         if is_dirty {

@@ -1,6 +1,7 @@
-//! The processes at the other ends of connections, and who is told when one of them ends.
+//! Watch on the processes at the other ends of connections: reports the end of one to its
+//! connections.
 //!
-//! The sentinel of a connection tells of the end of its peer, but not while a child that the peer
+//! The sentinel of a connection reports the end of its peer, but not while a child that the peer
 //! has forked holds a copy of the socket. The kernel's descriptor of the process (`pidfd_open`)
 //! does. There is one for each process, however many connections lead there.
 
@@ -19,14 +20,14 @@ use crate::runtime::{Engine, Source, SourceId, lock};
 #[derive(Default)]
 pub(crate) struct PeerProcesses(Mutex<HashMap<Pid, Weak<PeerProcess>>>);
 
-/// A process that is watched while somebody has this
+/// A process that is watched as long as this exists
 pub(crate) struct PeerProcess {
     engine: Arc<Engine>,
     id: SourceId,
     watch: Arc<Watch>,
 }
 
-/// A connection that is told when a process ends; until it is dropped
+/// A connection that gets the end of a process reported, until this is dropped
 pub(crate) struct Membership {
     process: Arc<PeerProcess>,
     id: SourceId,

@@ -16,8 +16,8 @@ use crate::runtime::{Look, LoopWatch, Member, SpinPolicy, sleep_on};
 impl Conn {
     /// Holds the port while nothing happens, for a moment, then works on it
     ///
-    /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
-    /// the port meanwhile is seen too.
+    /// Holding the port saves taking it for each look: what comes is seen when it
+    /// comes. A thread that wants the port meanwhile is seen too.
     pub(super) fn watch(&self) -> Look {
         let Some(port) = self.try_port() else {
             return Look::default();
@@ -28,7 +28,7 @@ impl Conn {
             } else if !port.look_is_in_vain() {
                 break;
             }
-            // The inbox is looked at, too, by whoever works on the link.
+            // The thread that works on the link looks at the inbox, too.
             if self.dirty.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) > 0 {
                 break;
             }
@@ -71,7 +71,7 @@ impl Conn {
         }
     }
 
-    /// Polls until `is_over` or in vain, as the policy has it; tells of which, and whether no other
+    /// Polls until `is_over` or in vain, as the policy has it; returns which, and whether no other
     /// caller polls: then the connection is to be armed, or polled by the engine
     fn poll_masked(&self, policy: &SpinPolicy, is_over: impl Fn() -> bool) -> (bool, bool) {
         self.inline.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Conn {
 
     /// Polls for a moment where callers poll anyway, returning whether `done` is set
     pub(super) fn poll_for(&self, patience: Duration, done: &AtomicBool) -> bool {
-        // Else nobody polls it, and the peer would notify for each message.
+        // Else no caller polls it, and the peer would notify for each message.
         if !self.busy_polled.load(Ordering::Relaxed) || !self.masked.load(Ordering::Relaxed) {
             return false;
         }
@@ -194,7 +194,7 @@ impl Progress for Conn {
             done.load(Ordering::Acquire) || is_over()
         });
         if last {
-            // What comes next may be long in coming, and somebody else's.
+            // The next message may be long in coming, and may be for another caller.
             self.arm();
         }
         done.load(Ordering::Acquire)
@@ -273,7 +273,7 @@ impl Progress for Conn {
             let woken = sleep_on(kick, doorbell.as_deref(), left);
             if woken.has_news {
                 self.on_doorbell(EventKind::ThreadWoken);
-                // What is long is the engine's, which calls whoever waits.
+                // A long message is left to the engine, which wakes the waiting caller.
                 doorbell = doorbell.filter(|_| self.interest.is_with_thread());
             } else {
                 break;

@@ -1,6 +1,6 @@
 //! The driver of a link: moves bytes between it, its lane and its carriers.
 //!
-//! Whoever holds the connection's lock has this. It decides nothing about the protocol: it reads,
+//! The holder of the connection's lock has this. It decides nothing about the protocol: it reads,
 //! hands in, drains and writes, for a bounded amount, and says what is left to do.
 
 mod payloads;
@@ -23,7 +23,7 @@ use crate::link::{Link, LinkEvent, Now, OFFERS_MAX, ReadTargets, Recv, Send};
 use crate::memory::{Message, Received, Segments};
 use crate::request::Completer;
 
-/// What is to be done when a send is over
+/// Completion to make when a send is over
 #[derive(Debug, Default)]
 pub(crate) struct SendToken {
     /// `None` while it is being posted: most sends are over by the end of that
@@ -32,7 +32,7 @@ pub(crate) struct SendToken {
     pub(super) started: Option<Instant>,
 }
 
-/// What is to be done when a receive is over
+/// Completion to make when a receive is over
 pub(crate) struct RecvToken {
     pub(super) completer: RecvCompleter,
     /// When it was posted, if it is timed
@@ -55,7 +55,7 @@ pub(crate) struct Port {
     /// `None` once the link has ended
     lane: Option<Box<dyn Lane>>,
     carriers: Carriers,
-    /// What carriers are bringing
+    /// Payloads that carriers are bringing
     payloads: VecDeque<Incoming>,
     interest: Arc<Interest>,
     traits: LaneTraits,
@@ -68,18 +68,18 @@ pub(crate) struct Port {
     writes: u64,
 }
 
-/// What is asked of a connection
+/// Command to a connection
 pub(super) enum Command {
     Send(Send<SendToken>),
     Recv(Recv<RecvToken>),
     Cancel(u64),
-    /// A message that nobody has looked at
+    /// A message that no caller has looked at
     Restore(crate::link::Delivery),
     Close(Duration),
     Abort,
 }
 
-/// What a call of [`Port::work`] is for
+/// Purpose of a call of [`Port::work`]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// Take what has arrived
@@ -90,13 +90,13 @@ pub(super) struct Work {
     arm_write: bool,
     /// Ask not to be woken
     mask: bool,
-    /// Have what carriers are bringing wake the connection: nobody polls it
+    /// Let payloads that carriers are bringing wake the connection, because no caller polls it
     arm_payloads: bool,
-    /// Wait for the lock rather than leave the work to whoever holds it
+    /// Wait for the lock rather than leave the work to its holder
     pub(super) waits: bool,
 }
 
-/// What a call of [`Port::work`] came to
+/// Result of a call of [`Port::work`]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     /// Bytes moved
@@ -331,7 +331,7 @@ impl Port {
         self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.look_for_news())
     }
 
-    /// What can be moved now, as far as the lane knows
+    /// Returns what can be moved now, as far as the lane knows
     pub(super) fn waiting(&mut self) -> Waiting {
         let has_output = self.link.is_blocked();
         let lane = self.lane.as_mut().filter(|_| self.link.is_open());
@@ -379,20 +379,20 @@ impl Port {
         lane.is_some_and(|lane| lane.handle_sentinel_end(farewell))
     }
 
-    /// What the peer is to be told on the first socket, which ends now
+    /// Returns the bytes for the peer on the first socket, which ends now
     pub(super) fn farewell(&mut self) -> Option<Farewell> {
         self.lane.as_mut()?.farewell()
     }
 
-    /// What happened
+    /// Returns the next event of the link
     pub(super) fn poll_event(&mut self) -> Option<LinkEvent<SendToken, RecvToken>> {
         self.link.poll_event()
     }
 
-    /// Lets go of the lane, the carriers and what was being sent: the link has ended, and the peer can
-    /// see it
+    /// Releases the lane, the carriers and the memory that was being sent, because the link has
+    /// ended and the peer can see that
     ///
-    /// What was imported stays valid: it keeps the carrier's importing side.
+    /// Imported memory stays valid: it keeps the carrier's importing side.
     pub(super) fn end(&mut self) {
         self.lane = None;
         self.payloads.clear();
@@ -453,9 +453,9 @@ impl Port {
         Ok(true)
     }
 
-    /// Whether another read would find nothing, without asking
+    /// Returns whether another read would find nothing, without asking
     fn is_drained(&self) -> bool {
-        // What a carrier brings does not come on the lane.
+        // Payload of a carrier does not come on the lane.
         self.payloads.is_empty() && self.lane.as_ref().is_some_and(|lane| lane.is_drained())
     }
 

@@ -1,4 +1,4 @@
-//! What callers post: sends and receives, past the queues where nothing keeps them.
+//! Posting of sends and receives by callers, past the queues where nothing keeps them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,8 +60,8 @@ impl Conn {
         let Some(mut port) = self.try_port() else {
             return false;
         };
-        // What lies in the inbox comes first. What is left there after this look comes after this
-        // message.
+        // The commands in the inbox come first. A command that is left there after this look comes
+        // after this message.
         let is_out = !self.dirty.load(Ordering::Relaxed)
             && if let [part] = parts {
                 port.send_inline(kind, &[part.len() as u64], parts)
@@ -185,7 +185,7 @@ impl Conn {
 
     /// The tagged message that a receive would take now: its tag and size
     pub(crate) fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
-        // What has arrived counts, though nobody has looked at the lane since.
+        // Bytes that have arrived count, though no thread has looked at the lane since.
         Progress::step(self);
         self.with_port(|port| port.link.probe(tag, mask))
     }

@@ -1,5 +1,5 @@
-//! What happened last on a connection, for whoever asks why something waits: a ring of events that
-//! costs a few nanoseconds each, and is read when it is needed.
+//! Record of a connection's last events, to find why something waits: a ring of events that costs a
+//! few nanoseconds each, and is read when it is needed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct ConnectionEvent {
     /// How long ago, to some milliseconds
     pub age: Duration,
-    /// What happened
+    /// Kind of the event
     pub kind: EventKind,
 }
 
-/// What can happen on a connection besides bytes that move
+/// Event on a connection besides bytes that move
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -37,7 +37,7 @@ pub enum EventKind {
     EngineCalled,
     /// The engine has moved what there was, and waits to be woken
     EngineDone,
-    /// A caller waits, and polls: news wake nobody
+    /// A caller waits, and polls: arriving data wakes no thread
     PollBegun,
     /// It found what it waited for
     PollHit,
@@ -49,11 +49,11 @@ pub enum EventKind {
     LoopJoined,
     /// The engine watches the doorbell again
     LoopLeft,
-    /// A command was left to whoever holds the connection
+    /// A command was left to the holder of the connection
     CommandLeft,
     /// A deadline passed
     DeadlinePassed,
-    /// The inspection found something that nobody had looked at for seconds
+    /// The inspection found something that no thread had looked at for seconds
     Overlooked,
     /// The peer has ended
     PeerEnded,
@@ -63,8 +63,8 @@ pub enum EventKind {
 
 /// The last events of one connection; any thread may add one
 ///
-/// An event is one word, so that none is read half; those that are written while somebody reads may
-/// be missing.
+/// An event is one word, so that none is read half; events that are written during a read may be
+/// missing.
 #[derive(Debug)]
 pub(super) struct Recorder {
     /// When the connection was made, by the same clock as the events

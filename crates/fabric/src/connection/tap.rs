@@ -1,10 +1,10 @@
-//! A tap: somebody who has each untagged message of a connection before receives do.
+//! A tap: a stream that gets each untagged message of a connection before receives do.
 //!
 //! While there is one, the link's untagged receives are the tap's own, and those of callers wait
-//! here. What arrives is noted by whoever moves the connection along, and given to the
-//! [`FrameStream`] by the engine alone, without a lock: so it may send, on this connection and on
-//! others. What it does not take goes to callers, with all that comes after it, until they say that
-//! they have caught up: the order stays.
+//! here. The thread that moves the connection along notes what arrives, and the engine alone gives
+//! it to the [`FrameStream`], without a lock: so the stream may send, on this connection and on
+//! others. A message that the stream does not take goes to callers, with all that comes after it,
+//! until they say that they have caught up: the order stays.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -34,24 +34,24 @@ pub trait FrameStream: Send + Sync {
     fn handled_all(&self) -> bool;
 }
 
-/// The untagged messages of a connection, for somebody else than who has its endpoint
+/// The untagged messages of a connection, for another object than the holder of its endpoint
 ///
 /// It does not keep the connection open.
 #[derive(Clone, Debug)]
 pub struct Frames(Arc<Conn>);
 
-/// What a receive of the tap has come to
+/// Result of a receive of the tap
 type Arrived = Result<Delivery, RecvError>;
 
 /// A tap, and what it keeps from callers
 pub(super) struct Tap {
     stream: Arc<dyn FrameStream>,
-    /// Receives of ours, oldest first, with what has come of them: a long message may be there after
+    /// Receives of the tap, oldest first, with their results: a long message may be there after
     /// a later one
     posted: VecDeque<(u64, Option<Arrived>)>,
-    /// What the engine is to give to the stream
+    /// Messages that the engine is to give to the stream
     arrived: VecDeque<Arrived>,
-    /// What the stream has left to callers
+    /// Messages that the stream has left to callers
     passed: VecDeque<Arrived>,
     /// Receives of callers, with the names of their operations
     waiting: VecDeque<(u64, RecvToken)>,
@@ -108,7 +108,7 @@ impl Frames {
 
     /// Takes the stream away, if there is one; it is not called any more when this returns
     ///
-    /// Waits while the engine is in it, so whoever calls this must hold nothing that it waits for.
+    /// Waits while the engine is in it, so the caller must hold nothing that the engine waits for.
     pub fn untap(&self) {
         self.0.untap();
     }
@@ -120,7 +120,7 @@ impl Frames {
         self.0.tap_caught_up(handled);
     }
 
-    /// Whether the connection has ended, or is being closed from here
+    /// Returns whether the connection has ended, or is being closed from here
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
@@ -175,7 +175,8 @@ impl Conn {
 
     /// Takes the tap away, if there is one; the stream is not called afterwards
     ///
-    /// Waits until the engine is out of it. What it has not been given goes to receives.
+    /// Waits until the engine is out of the stream. Messages that the stream has not been given go
+    /// to receives.
     pub(crate) fn untap(&self) {
         if self.is_tapped.load(Ordering::SeqCst) {
             let _running = lock(&self.tap_running);
@@ -193,7 +194,7 @@ impl Conn {
         }
     }
 
-    /// Takes away the tap while nobody runs it
+    /// Takes away the tap while no thread runs it
     fn end_tap(&self) {
         self.with_port(|port| {
             let Some(tap) = lock(&self.tap).take() else {
@@ -224,7 +225,7 @@ impl Conn {
             let running = match self.tap_running.try_lock() {
                 Ok(running) => running,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Whoever takes it away takes what has arrived with it.
+                // The thread that takes the tap away takes what has arrived with it.
                 Err(TryLockError::WouldBlock) => return,
             };
             self.tap_due.store(false, Ordering::SeqCst);
@@ -300,17 +301,18 @@ impl Conn {
             };
             match completer.complete(arrived.map(Delivery::into_message), wakes) {
                 None => tap.given += 1,
-                // Nobody waits for it any more.
+                // No caller waits for it any more.
                 Some(message) => tap.passed.push_front(Ok(Delivery::from(message))),
             }
         }
     }
 
-    /// Does behind the tap what is for it of what a caller wants, as whoever holds the port; gives
-    /// back the rest
+    /// Handles a caller's command while a tap is installed, and returns the command if the tap does
+    /// not apply
     ///
-    /// With the port, as a tap comes and goes: a receive that found none and was posted behind those
-    /// of one that has come since would have a message before older ones that are left to callers.
+    /// The caller holds the port, because a tap comes and goes: a receive that found no tap, and
+    /// was posted behind those of a tap that has come since, would get a message before older ones
+    /// that are left to callers.
     pub(super) fn handle_behind_tap(
         &self,
         port: &mut Port,
@@ -351,7 +353,7 @@ impl Conn {
         }
     }
 
-    /// Notes what a receive of the tap has come to, as whoever holds the port
+    /// Notes the result of a receive of the tap; the caller holds the port
     pub(super) fn handle_tapped(&self, port: &mut Port, operation: u64, result: Arrived) {
         let mut slot = lock(&self.tap);
         let Some(tap) = slot.as_mut() else {
@@ -379,7 +381,7 @@ impl Conn {
         self.tap_due.store(true, Ordering::SeqCst);
     }
 
-    /// Sees to what has arrived, after a hold of the port by whoever it was
+    /// Handles what has arrived, after any thread has held the port
     #[inline]
     pub(super) fn settle_tap(&self) {
         if self.tap_due.load(Ordering::Relaxed) {

@@ -16,7 +16,7 @@ fn pair() -> (crate::Endpoint, crate::Endpoint, Context) {
 fn pair_over(lane: LaneKind) -> (crate::Endpoint, crate::Endpoint, Context) {
     let config = Config {
         lanes: vec![lane],
-        // Its pings would send on what nobody was called for.
+        // Pings would hide a lost wake-up: they send what no thread was woken for.
         keep_alive: None,
         ..Config::default()
     };

@@ -64,7 +64,7 @@ impl Conn {
         } else if !self.interest.has_sentinel() {
             self.recorder.note(EventKind::SocketReady);
             let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
-            // What is to be written waits for a caller only while one polls.
+            // Output waits for a caller only while one polls.
             let gives_way = || {
                 self.masked.load(Ordering::SeqCst)
                     && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
@@ -126,7 +126,7 @@ impl Conn {
     /// Handles that the peer is no more
     fn handle_peer_ended(&self, detail: &str) {
         self.recorder.note(EventKind::PeerEnded);
-        // What the peer wrote before it ended is still in the ring.
+        // Bytes that the peer wrote before it ended are still in the ring.
         while self.progress(Work::DRIVE).moved {}
         self.with_port(|port| port.handle_peer_ended(detail));
     }

@@ -1,7 +1,7 @@
 //! Lanes: ordered ways to move the bytes of frames to one peer.
 //!
-//! A lane is a byte stream in each direction that never blocks, and a way to wake who sleeps until
-//! something comes. What the bytes mean is the business of the protocol. What a lane is good at is in
+//! A lane is a byte stream in each direction that never blocks, and a way to wake a sleeping reader
+//! when something comes. The protocol gives the bytes their meaning. The strengths of a lane are in
 //! its [`LaneTraits`]: nothing outside this folder asks which lane it is.
 
 mod ring;
@@ -28,7 +28,7 @@ pub trait Lane: Send {
     /// Which one it is
     fn kind(&self) -> LaneKind;
 
-    /// What it is good at; the same on each call
+    /// Returns the properties of the lane; the same on each call
     fn traits(&self) -> LaneTraits;
 
     /// Fills the buffers in order with what has arrived
@@ -63,12 +63,14 @@ pub trait Lane: Send {
         false
     }
 
-    /// Whether another read would find nothing, as the last one has shown
+    /// Returns whether another read would find nothing, as the last one has shown
     fn is_drained(&self) -> bool;
 
-    /// Whether something lies there to be read, without a read; `false` if the lane cannot tell
+    /// Returns whether something lies there to be read, without a read; `false` if the lane cannot
+    /// tell
     ///
-    /// Asked now and then, to find what nobody was woken for; so it may take a system call.
+    /// Called now and then, to find data for which no thread was woken; so it may take a system
+    /// call.
     fn has_unread(&self) -> bool {
         false
     }
@@ -97,7 +99,8 @@ pub trait Lane: Send {
     /// Asks not to be woken, while a caller looks by itself
     fn disarm_read(&mut self);
 
-    /// The connection ends here: what the peer is to be told on the first socket, if anything
+    /// Ends the lane's part of the connection, returning the bytes for the peer on the first
+    /// socket, if any
     fn farewell(&mut self) -> Option<Farewell> {
         None
     }
@@ -127,11 +130,11 @@ pub type Farewell = [u8; 8];
 /// How long a lane may bring what the peer sent before the first socket ended
 pub(crate) const FAREWELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What a lane is good at
+/// Properties of a lane
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LaneTraits {
-    /// Who sleeps is woken by a doorbell; else by the connection's first socket, which then carries
-    /// the frames too
+    /// A sleeping reader is woken by a doorbell; else by the connection's first socket, which then
+    /// carries the frames too
     pub has_doorbell: bool,
     /// To look for news takes no call of the system, so it may be done in a loop
     pub looks_are_free: bool,
@@ -151,7 +154,7 @@ impl LaneTraits {
     };
 }
 
-/// What became of a read or write
+/// Result of a read or write
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Moved {
     /// So many bytes, more than zero
@@ -175,7 +178,7 @@ pub enum LaneError {
     /// UCX has given the peer up, or the peer sends what it must not
     #[error("ucx: {detail}")]
     Ucx {
-        /// What happened
+        /// Error that the system reported
         detail: String,
     },
 }

@@ -16,7 +16,7 @@ use super::{Lane, LaneError, LaneTraits, Moved, heard_by_kernel, of_io};
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Arc<TcpStream>,
-    /// The last read left nothing: what comes next wakes whoever watches
+    /// The last read left nothing: the next arrival wakes the watcher
     drained: bool,
     /// Bytes of a payload that come next
     due: usize,

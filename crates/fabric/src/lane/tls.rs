@@ -82,7 +82,7 @@ impl Lane for TlsLane {
 
     fn disarm_read(&mut self) {}
 
-    /// What belongs into the session is said there
+    /// Sends the end of the connection inside the session, not on the bare socket
     fn farewell(&mut self) -> Option<Farewell> {
         self.session.say_end(&self.socket);
         None

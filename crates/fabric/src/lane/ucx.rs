@@ -22,7 +22,7 @@ pub(crate) struct UcxLane {
     pieces: u64,
     sent_bytes: u64,
     taken_bytes: u64,
-    /// What the peer has been told of `taken_bytes`
+    /// Value of `taken_bytes` that the peer has been sent
     told_bytes: u64,
     /// Pieces that UCX has taken, and that have not left
     waiting: Arc<AtomicU32>,
@@ -32,7 +32,7 @@ pub(crate) struct UcxLane {
     on_left: Arc<dyn Fn() + Send + Sync>,
     /// Something has left: before, UCX may still be connecting
     is_connected: bool,
-    /// The next write was told that it is taken whole
+    /// `check_room` has promised that the next write is taken whole
     is_promised: bool,
     /// A message to be used again
     spare: Option<Box<ShortMessage>>,
@@ -79,7 +79,7 @@ impl UcxLane {
     }
 
     fn room(&self) -> u64 {
-        // What a peer says may be anything.
+        // A peer may send any number.
         let waiting = self.sent_bytes.saturating_sub(self.end.inbox.taken_bytes());
         WINDOW_BYTES.saturating_sub(waiting)
     }
@@ -92,7 +92,7 @@ impl UcxLane {
         }
     }
 
-    /// Whether UCX has something that has not left
+    /// Returns whether UCX has something that has not left
     fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
@@ -134,12 +134,12 @@ impl UcxLane {
         }
     }
 
-    /// What a read without bytes means
+    /// Returns the meaning of a read without bytes
     fn nothing(&self) -> Result<Moved, LaneError> {
         let failure = self.failure.clone().or_else(|| self.end.inbox.failure());
         if let (Some(pieces_max), Some(ended_at)) = (self.pieces_max, self.ended_at) {
             let is_here = self.end.inbox.pieces() >= pieces_max;
-            // What the peer has seen of ours has left, which the next write tells.
+            // Bytes that the peer has seen have left, which the next write reports.
             let is_told = self.uncounted_bytes == 0;
             let is_over = ended_at.elapsed() >= MISSING_MAX;
             if failure.is_some() || is_over || (is_here && is_told) {
@@ -290,7 +290,8 @@ impl Lane for UcxLane {
     }
 
     fn farewell(&mut self) -> Option<Farewell> {
-        // What has not left will, as the worker goes on; without a word we would count as dead.
+        // Bytes that have not left will, as the worker goes on; without a farewell this side would
+        // count as dead.
         let is_whole = self.failure.is_none() && self.end.inbox.failure().is_none();
         is_whole.then(|| self.pieces.to_le_bytes())
     }
@@ -299,8 +300,8 @@ impl Lane for UcxLane {
         self.pieces_max = Some(farewell.map_or(0, u64::from_le_bytes));
         self.ended_at = Some(Instant::now());
         if farewell.is_none() {
-            // A process that ends a connection says so: this one has ended without a word. What it
-            // has sent before may still be in the system.
+            // A process that ends a connection sends a farewell: this one has ended without one.
+            // Bytes that it has sent before may still be in the system.
             let mut idle = 0;
             while idle < IDLE_LOOKS {
                 idle = if self.end.hub.progress() { 0 } else { idle + 1 };

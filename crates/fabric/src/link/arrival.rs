@@ -151,11 +151,11 @@ impl Arrival {
         }
     }
 
-    /// Whether all bytes are in their place, or will never be
+    /// Returns whether all bytes are in their place, or will never be
     pub(super) fn is_complete(&self) -> bool {
         match &self.memory {
             Memory::Segments(_) => self.filled_bytes == self.bytes,
-            // Its receive has been told.
+            // The result of its receive has been reported.
             Memory::Into(_) => false,
             Memory::Missing(_) => true,
         }
@@ -302,7 +302,7 @@ impl Arrival {
         }
     }
 
-    /// Whether the `bytes` from a place are just one segment, which has no memory yet
+    /// Returns whether the `bytes` from a place are just one segment, which has no memory yet
     pub(super) fn wants_whole(&self, at: &Cursor, bytes: u64) -> bool {
         let Memory::Segments(segments) = &self.memory else {
             return false;
@@ -329,7 +329,7 @@ impl Arrival {
         self.memory = Self::segments(self.sizes.len());
         let buffer = recvs[recv.0].buffer.as_mut();
         let RecvMemory::Host(bytes) = buffer.expect("a receive with a buffer").memory() else {
-            // Only a carrier could copy it: it is lost, and the next receive is told.
+            // Only a carrier could copy it: it is lost, and the next receive reports that.
             let detail = "its receive was given up while it came".to_owned();
             self.memory = Memory::Missing(self.out_of_reach(detail));
             return;

@@ -16,11 +16,11 @@ use crate::memory::DeviceMemory;
 /// Payload that a carrier is to bring
 #[derive(Clone, Copy, Debug)]
 pub struct TakeRequest {
-    /// What the link calls it
+    /// Id of the take in the link
     pub id: TakeId,
     /// Number of the carrier
     pub carrier: u8,
-    /// What the carrier needs to find the bytes
+    /// Ticket by which the carrier finds the bytes
     pub ticket: u64,
     /// How many bytes
     pub bytes: u64,
@@ -38,11 +38,11 @@ pub struct TakeId {
     number: u64,
 }
 
-/// What is being taken
+/// Payloads that carriers are taking
 #[derive(Default)]
 pub(super) struct Takes {
     live: Slab<Take>,
-    /// Those that the holder has not polled
+    /// Requests that the holder has not polled
     due: std::collections::VecDeque<TakeRequest>,
     /// Number of the next one
     next: u64,
@@ -81,7 +81,7 @@ impl Takes {
         self.live.len()
     }
 
-    /// Whether nothing is being taken
+    /// Returns whether nothing is being taken
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
@@ -94,7 +94,7 @@ pub enum TakeTarget<'a> {
     Host(Targets<'a>),
     /// To memory of a device
     Device(DeviceMemory),
-    /// Nowhere: nobody wants them
+    /// Nowhere: no receive wants them
     Nowhere,
 }
 
@@ -104,7 +104,7 @@ impl<S, R> Link<S, R> {
         self.takes.due.pop_front()
     }
 
-    /// Whether there is payload that no carrier has been asked for
+    /// Returns whether there is payload that no carrier has been asked for
     pub fn has_takes_due(&self) -> bool {
         !self.takes.due.is_empty()
     }
@@ -114,7 +114,7 @@ impl<S, R> Link<S, R> {
         self.takes.due.iter().map(|due| due.bytes).sum()
     }
 
-    /// Whether a carrier may hand over its own memory for all that is to be taken
+    /// Returns whether a carrier may hand over its own memory for all that is to be taken
     pub fn wants_whole(&self, take: TakeId) -> bool {
         self.takes.get(take).is_some_and(|take| {
             let arrival = self.arrivals.get(take.arrival);
@@ -139,7 +139,7 @@ impl<S, R> Link<S, R> {
         self.takes.get(take).map_or(0, |take| take.left)
     }
 
-    /// Whether there is still something to be taken
+    /// Returns whether there is still something to be taken
     pub fn is_taking_it(&self, take: TakeId) -> bool {
         self.takes.get(take).is_some()
     }
@@ -198,8 +198,8 @@ impl<S, R> Link<S, R> {
 
     /// Handles that a carrier cannot bring the bytes, for want of something on this side
     ///
-    /// What was to be fetched is asked for on the lane instead, and memory of a device from a carrier to
-    /// which it is given; what the peer gave is lost, and the receive fails.
+    /// Payload that was to be fetched is asked for on the lane instead, and memory of a device from
+    /// a carrier to which it is given; a payload that the peer gave is lost, and the receive fails.
     pub fn handle_take_failed(&mut self, now: &Now, take: TakeId, detail: String) {
         let Some(state) = self.takes.get(take) else {
             return;

@@ -26,17 +26,17 @@ impl<S, R> Link<S, R> {
         self.end(CloseReason::Local);
     }
 
-    /// Whether the link has not ended
+    /// Returns whether the link has not ended
     pub fn is_open(&self) -> bool {
         self.ended.is_none()
     }
 
-    /// Whether a graceful close is under way
+    /// Returns whether a graceful close is under way
     pub fn is_closing(&self) -> bool {
         self.linger_until.is_some()
     }
 
-    /// Why the link has ended; before that, what an operation is told that comes too late
+    /// Returns why the link has ended; before that, the reason for operations that come too late
     pub(super) fn close_reason(&self) -> CloseReason {
         self.ended.clone().unwrap_or_else(|| self.graceful_reason())
     }
@@ -51,7 +51,7 @@ impl<S, R> Link<S, R> {
     }
 
     /// Ends the link when the peer sends nothing further, all that it gave has been taken, and a
-    /// graceful close of ours, if there is one, has everything out
+    /// graceful close of this side, if there is one, has everything out
     ///
     /// The peer says that it has closed as soon as carriers have what it sent; they bring it in their
     /// own time.
@@ -62,7 +62,7 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// Whether everything that was sent is with the lane
+    /// Returns whether everything that was sent is with the lane
     pub fn is_flushed(&self) -> bool {
         self.outbound.is_empty() && self.core.is_flushed()
     }
@@ -112,7 +112,7 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
+    /// Returns whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
     ///
     /// A driver that can tell otherwise when the peer's host was last there says so first, by
     /// [`handle_heard`](Self::handle_heard).
@@ -135,7 +135,7 @@ impl<S, R> Link<S, R> {
             .filter(|_| self.is_open())
     }
 
-    /// Whether the peer has said that it sends nothing further, and this side has not
+    /// Returns whether the peer has said that it sends nothing further, and this side has not
     ///
     /// Then the link ends when carriers have brought what the peer gave before; the lane matters no
     /// more.
@@ -225,7 +225,7 @@ pub(super) enum LinkError {
     End,
 }
 
-/// Whether the peer has closed its socket
+/// Returns whether the peer has closed its socket
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! What is asked of a link, and what it reports.
+//! Requests to a link, and the events that it reports.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub struct Send<S> {
 ///
 /// `R` is what the holder of the link wants back when the receive is over.
 pub struct Recv<R> {
-    /// What the holder calls it, to cancel it
+    /// Holder's id of the operation, to cancel it
     pub operation: u64,
     /// Which messages it takes
     pub selector: backhaul_proto::Selector,
@@ -38,20 +38,20 @@ pub struct Recv<R> {
     pub token: R,
 }
 
-/// What happened on a link
+/// Event on a link
 pub enum LinkEvent<S, R> {
     /// A send is over
     Sent {
-        /// What came with it
+        /// Token of the send
         token: S,
         /// How
         result: Result<(), SendError>,
     },
     /// A receive is over
     Received {
-        /// What came with it
+        /// Token of the receive
         token: R,
-        /// How; a delivery that nobody takes goes back with [`super::Link::restore`]
+        /// Result; a delivery that no caller takes goes back with [`super::Link::restore`]
         result: Result<Delivery, RecvError>,
     },
     /// The link has ended; said before the operations that fail for it
@@ -81,9 +81,9 @@ pub enum Content {
 /// Segments of a message in memory of its own
 #[derive(Debug, Default)]
 pub struct MessageMemory {
-    /// Those in memory of the host; empty in the place of the others
+    /// Segments in memory of the host; empty in the place of the others
     pub host: Vec<PoolBuf>,
-    /// Those in memory of a device, with their places
+    /// Segments in memory of a device, with their places
     pub device: Vec<(usize, DeviceMemory)>,
 }
 
@@ -98,7 +98,7 @@ impl MessageMemory {
 }
 
 impl Content {
-    /// Whether some of its own memory is memory of a device
+    /// Returns whether some of its own memory is memory of a device
     #[inline]
     pub fn has_device_segments(&self) -> bool {
         matches!(self, Self::Segments(memory) if !memory.device.is_empty())

@@ -15,14 +15,14 @@ use super::event::{MessageMemory, Now};
 use super::operations::own_memory;
 use crate::memory::RecvMemory;
 
-/// What of the stream has been read ahead, and what comes next in it
+/// Read-ahead part of the stream, and the element that comes next in it
 pub(super) struct Inbound {
     /// The frame whose payload comes next in the stream
     payload: Option<Payload>,
     staging: Box<[u8]>,
     /// Part of `staging` that holds bytes of the stream
     staged: std::ops::Range<usize>,
-    /// Where payload goes that nobody wants
+    /// Memory for payload that no receive wants
     scratch: Vec<u8>,
     /// Bytes that the targets of the next read hold for the payload
     due: usize,
@@ -238,7 +238,7 @@ impl<S, R> Link<S, R> {
                 continue;
             }
             let announced = self.core.handle_frame(self.time(now), frame)?;
-            // What is to be prepared for the payload comes first.
+            // Preparation for the payload comes first.
             self.handle_events(now);
             match announced {
                 Incoming::Control => {}
@@ -362,7 +362,7 @@ impl<S, R> Link<S, R> {
         Ok(true)
     }
 
-    /// What time it is, where that matters: without a keep-alive nothing hangs on it
+    /// Returns the time, where that matters: without a keep-alive nothing depends on it
     pub(super) fn time(&self, now: &Now) -> std::time::Instant {
         if self.limits.keep_alive.is_some() {
             now.get()

@@ -5,7 +5,7 @@
 //! to read into (`read_targets`), payload for carriers (`poll_give`, `poll_take`), the next deadline
 //! (`poll_timeout`) and what became of operations (`poll_event`). A driver reads, handles, drains and
 //! writes; after any call that changes something it drains `poll_give`, `poll_take` and `poll_event`
-//! to `None`. The link never calls its driver, nor whoever holds it.
+//! to `None`. The link never calls its driver, nor the driver's holder.
 //!
 //! It joins the protocol core, which decides what is sent and what matches, with the memory of
 //! messages: [`inbound`] and [`arrival`] are its way in, [`outbound`] its way out, [`carried`] what
@@ -81,9 +81,9 @@ pub struct Link<S, R> {
     /// Why the link has ended
     ended: Option<CloseReason>,
     /// Memory of the sends that the end has overtaken: the peer may be reading it until the holder,
-    /// who is told of the end first, has let go of the connection
+    /// which gets the end reported first, has released the connection
     overtaken: Vec<Segments>,
-    /// Offers that a carrier is to be told of
+    /// Offers whose end a carrier is to learn
     offers_over: VecDeque<(u8, u64)>,
     started: Instant,
 }
@@ -108,7 +108,7 @@ pub struct Held {
     pub events: usize,
 }
 
-/// What a link is made of
+/// Parts of a link
 pub struct LinkParts {
     /// The protocol core, both sides with their credit
     pub core: Connection,
@@ -146,24 +146,24 @@ pub struct LinkMemory {
 pub struct CarrierReach {
     /// Which carrier
     pub kind: CarrierKind,
-    /// Whether it takes memory of a kind
+    /// Test by which it accepts a kind of memory
     pub takes: fn(MemoryKind) -> bool,
 }
 
 impl LinkMemory {
-    /// Whether a carrier of that number was agreed on
+    /// Returns whether a carrier of that number was agreed on
     fn knows(&self, carrier: u8) -> bool {
         self.carriers
             .iter()
             .any(|reach| reach.kind.code() == carrier)
     }
 
-    /// Whether the lane, or a carrier, reaches memory of a kind
+    /// Returns whether the lane, or a carrier, reaches memory of a kind
     fn reaches(&self, memory: MemoryKind) -> bool {
         !memory.is_device() || self.carriers.iter().any(|reach| (reach.takes)(memory))
     }
 
-    /// Whether a carrier may be asked to take so many bytes of the host
+    /// Returns whether a carrier may be asked to take so many bytes of the host
     fn may_give(&self, bytes: u64) -> bool {
         let mut kinds = self.carriers.iter().map(|reach| reach.kind);
         bytes >= self.give_bytes_min as u64
@@ -177,7 +177,7 @@ impl LinkMemory {
             })
     }
 
-    /// Whether a carrier lets the receiver fetch by itself
+    /// Returns whether a carrier lets the receiver fetch by itself
     fn may_fetch(&self) -> bool {
         let mut kinds = self.carriers.iter().map(|reach| reach.kind);
         kinds.any(|kind| kind != CarrierKind::Lease)
@@ -228,12 +228,12 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// What happened
+    /// Returns the next event
     pub fn poll_event(&mut self) -> Option<LinkEvent<S, R>> {
         self.events.pop_front()
     }
 
-    /// Lets go of the memory of sends that the end of the link has overtaken
+    /// Releases the memory of sends that the end of the link has overtaken
     ///
     /// To be called on [`LinkEvent::Closed`], before further events are polled and after the peer can
     /// see that the connection has ended: until then it may be reading that memory by itself, and
@@ -242,17 +242,17 @@ impl<S, R> Link<S, R> {
         self.overtaken = Vec::new();
     }
 
-    /// Whether a message is half sent or half received
+    /// Returns whether a message is half sent or half received
     pub fn is_partial(&self) -> bool {
         self.inbound.is_partial() || !self.outbound.is_empty() || !self.takes.is_empty()
     }
 
-    /// Whether the lane has not taken all that it was offered
+    /// Returns whether the lane has not taken all that it was offered
     pub fn is_blocked(&self) -> bool {
         !self.outbound.is_empty()
     }
 
-    /// Whether nothing can be moved until the peer has done something
+    /// Returns whether nothing can be moved until the peer has done something
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         !self.is_partial()
@@ -273,8 +273,8 @@ impl<S, R> Link<S, R> {
         bytes > self.limits.eager_bytes_max || self.announcing.choose(bytes, advice)
     }
 
-    /// Whether the next message is one to announce, if it has so many bytes: then it does not go on
-    /// the inline path
+    /// Returns whether the next message is one to announce, if it has so many bytes: then it does
+    /// not go on the inline path
     #[inline]
     pub fn would_offer(&self, bytes: u64) -> bool {
         bytes >= CHOICE_BYTES_MIN && self.memory.may_fetch() && {
@@ -374,7 +374,7 @@ impl<S, R> Link<S, R> {
                     let reason = CloseReason::Peer { peer: self.peer };
                     self.fail_recv(recv.0, reason.into());
                 }
-                // A close of ours goes on until what was sent before it is out.
+                // A close of this side goes on until all that was sent before is out.
                 Event::PeerClosed if self.is_closing() => {}
                 Event::PeerClosed => self.finish_close(),
             }
@@ -404,7 +404,8 @@ impl<S, R> Link<S, R> {
                     RecvMemory::Device(device) if asks => {
                         Memory::Missing(Missing::host_message(device))
                     }
-                    // Its receive is told in the end: until then it may go to another.
+                    // Its receive gets the result in the end: until then the message may go to
+                    // another.
                     RecvMemory::Device(_) => Arrival::segments(sizes.len()),
                 },
             },
@@ -476,7 +477,7 @@ impl<S, R> Link<S, R> {
         let Some(timed) = arrival.way.take() else {
             return;
         };
-        // What came before it kept it waiting, whichever way that came.
+        // Earlier messages kept it waiting, whichever way they came.
         let at = now.get();
         let last = self.last_in_place.replace(at);
         let since = last.map_or(timed.since, |last| timed.since.max(last));
@@ -493,7 +494,7 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// What the peer is advised about announcing messages; 0 is nothing
+    /// Returns the advice to the peer about announcing messages; 0 is none
     fn advice_bytes(&self) -> u64 {
         self.ways.advice_bytes().unwrap_or(0)
     }

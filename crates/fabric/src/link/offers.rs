@@ -1,4 +1,4 @@
-//! Offers that are over: a carrier that keeps memory for one is told.
+//! Ended offers, which are reported to their carrier.
 //!
 //! Most carriers keep nothing for an offer, as the send does. UCX has no way to take an offer back:
 //! it keeps the memory until the receiver fetches or refuses. So when a send is over whose message
@@ -10,7 +10,7 @@ use backhaul_proto::{CarrierKind, Sources};
 use super::Link;
 
 impl<S, R> Link<S, R> {
-    /// An offer of ours whose send is over: the carrier's number, and the ticket
+    /// Returns an offer of this side whose send is over: the carrier's number, and the ticket
     #[inline]
     pub fn poll_offer_over(&mut self) -> Option<(u8, u64)> {
         self.offers_over.pop_front()

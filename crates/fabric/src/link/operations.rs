@@ -33,7 +33,7 @@ pub(super) struct SendOperation<S> {
 pub(super) struct RecvOperation<R> {
     operation: u64,
     pub(super) buffer: Option<Box<dyn RecvBuffer>>,
-    /// What kind of memory `buffer` is
+    /// Kind of memory of `buffer`
     kind: MemoryKind,
     is_untagged: bool,
     token: R,
@@ -475,7 +475,7 @@ pub(super) fn segment_sizes<A: smallvec::Array<Item = u64>>(segments: &Segments)
         .collect()
 }
 
-/// What was handed over, as the memory of an arrival again
+/// Returns the memory that was handed over, as the memory of an arrival again
 pub(super) fn own_memory(memory: MessageMemory) -> Memory {
     let host = memory.host.into_iter();
     let mut segments: Vec<_> = host.map(|host| Some(SegmentMemory::Host(host))).collect();

@@ -19,7 +19,7 @@ pub(super) struct Outbound {
     frames: VecDeque<OutgoingFrame>,
     /// Bytes of `frames` that the lane has not taken
     bytes: usize,
-    /// What the protocol wants to know before it goes on
+    /// Payload that the protocol offers to a carrier, and whose answer it awaits
     giving: Option<Give>,
     /// Bytes that the lane is to be offered at once, where that is more than usual
     wanted_bytes: usize,
@@ -29,7 +29,7 @@ struct OutgoingFrame {
     header: SmallVec<[u8; 64]>,
     /// Bytes of `header` that the lane has taken
     header_taken: usize,
-    /// What is left of the payload; the first part may be begun
+    /// Rest of the payload; the first part may be begun
     payload: SmallVec<[Bytes; 2]>,
     /// Parts of `payload` that the lane has taken
     payload_taken: usize,
@@ -87,7 +87,7 @@ impl<S, R> Link<S, R> {
         Some(HEADER_BYTES + table + usize::try_from(payload_bytes).ok()?)
     }
 
-    /// Whether there may be something for the lane or for a carrier; `false` is certain
+    /// Returns whether there may be something for the lane or for a carrier; `false` is certain
     #[inline]
     pub fn may_write(&self) -> bool {
         !self.outbound.is_empty() || self.core.may_transmit()

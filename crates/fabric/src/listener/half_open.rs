@@ -1,9 +1,10 @@
 //! Connections that have come in and whose handshake is not over, and which of them gives way when
 //! there are too many.
 //!
-//! A stranger may open connections and say nothing. Each would hold a place until the handshake times
-//! out, and others would wait in the kernel's queue. So in a crowd the oldest silent one gives way, of
-//! the address that has most of them: who has few does not pay for who has many. No I/O, no clock.
+//! An untrusted peer may open connections and say nothing. Each would hold a place until the
+//! handshake times out, and others would wait in the kernel's queue. So if there are too many, the
+//! oldest silent one gives way, of the address that has most of them: an address with few
+//! connections does not pay for one with many. No I/O, no clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) struct HalfOpen<T> {
     next: u64,
     places: BTreeMap<u64, Place<T>>,
-    /// Those that have not been heard, by address
+    /// Silent connections, by address
     silent: HashMap<IpAddr, BTreeSet<u64>>,
 }
 
@@ -25,12 +26,12 @@ struct Place<T> {
     handshake: T,
 }
 
-/// Who makes room
+/// Connection that makes room
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Room<T> {
     /// This one, which has left its place
     Of(T),
-    /// Nobody before that instant
+    /// No connection before that instant
     NotBefore(Instant),
 }
 

@@ -40,7 +40,7 @@ pub struct Listener {
     core: Arc<Core>,
 }
 
-/// What a listener has seen, at one instant
+/// Counts of a listener, at one instant
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListenerStatistics {
@@ -153,12 +153,12 @@ impl Listener {
         self.shared.local
     }
 
-    /// What a peer has to show before it is one
+    /// Returns the proof that a peer has to show before it is accepted
     pub fn trust(&self) -> Trust {
         Trust::of(&self.core.config, self.shared.tls.is_some())
     }
 
-    /// What there is to warn of: that everybody who reaches the address can connect
+    /// Returns a warning if every process that reaches the address can connect
     pub fn warning(&self) -> Option<String> {
         self.trust().warning(self.shared.local)
     }
@@ -187,7 +187,7 @@ impl Listener {
         request
     }
 
-    /// What the listener has seen
+    /// Returns the counts of the listener
     pub fn statistics(&self) -> ListenerStatistics {
         let shared = &self.shared;
         ListenerStatistics {
@@ -273,7 +273,7 @@ impl ListenerShared {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
-                    // Out of descriptors, most likely: silent strangers may have them.
+                    // Out of descriptors, most likely: silent peers may have them.
                     _ if self.make_room(&core) => {}
                     _ => return Err(error),
                 },

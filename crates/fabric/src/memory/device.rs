@@ -57,7 +57,7 @@ impl DeviceMemory {
         }
     }
 
-    /// What the driver has said of it, if it was asked
+    /// Returns the driver's description of it, if the driver was asked
     pub(crate) fn place(&self) -> Option<DevicePointer> {
         let (pointer, bytes) = (self.pointer, self.bytes as u64);
         let ordinal = self.device.ordinal;
@@ -80,7 +80,7 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// Whether there are none
+    /// Returns whether there are none
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -100,7 +100,7 @@ impl DeviceMemory {
         }
     }
 
-    /// What keeps it
+    /// Returns the object that keeps the memory
     pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.owner
     }
@@ -149,7 +149,7 @@ pub trait DeviceAllocator: fmt::Debug + Send + Sync {
     fn allocate(&self, device: Device, bytes: usize) -> Result<DeviceMemory, DeviceError>;
 }
 
-/// Memory of a device was not to be had
+/// Memory of a device was not available
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("{bytes} bytes on {device}: {detail}")]
 pub struct DeviceError {
@@ -157,6 +157,6 @@ pub struct DeviceError {
     pub device: Device,
     /// Size of the memory, in bytes
     pub bytes: usize,
-    /// What the device's library said
+    /// Error text of the device's library
     pub detail: String,
 }

@@ -1,10 +1,10 @@
 //! Memory that messages come from and go to.
 //!
 //! A send holds its segments, a receive owns its buffer: memory belongs to the operation until it
-//! is over, so that a dropped future can never leave the engine writing into memory that somebody
-//! else has by then. Memory has a kind: private to this process, exported (it may be lent to peers
-//! of this host, as nobody will write to it), or that of a device. Of the last no slice is ever
-//! made: only a carrier reaches it.
+//! is over, so that a dropped future can never leave the engine writing into memory that has
+//! another owner by then. Memory has a kind: private to this process, exported (it may be lent to
+//! peers of this host, because it is not written to any more), or that of a device. Of the last no
+//! slice is ever made: only a carrier reaches it.
 
 mod device;
 
@@ -22,7 +22,7 @@ pub use device::{DeviceAllocator, DeviceError, DeviceMemory};
 pub enum Segment {
     /// Memory of the host that is private to this process: it is copied
     Private(Bytes),
-    /// Memory of the host that nobody will write to any more: it may be lent
+    /// Memory of the host that is not written to any more: it may be lent
     Exported(Bytes),
     /// Memory of a device
     Device(DeviceMemory),
@@ -37,7 +37,7 @@ impl Segment {
         }
     }
 
-    /// Whether it has none
+    /// Returns whether it has none
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -58,7 +58,7 @@ impl Segment {
         }
     }
 
-    /// The same memory, which nobody will write to any more
+    /// Returns the same memory as memory that is not written to any more
     #[must_use]
     pub fn exported(self) -> Self {
         match self {
@@ -106,7 +106,7 @@ impl Segments {
         device.map(|segment| segment.len() as u64).sum()
     }
 
-    /// The same memory, which nobody will write to any more
+    /// Returns the same memory as memory that is not written to any more
     #[must_use]
     pub fn exported(self) -> Self {
         Self(self.0.into_iter().map(Segment::exported).collect())
@@ -151,7 +151,7 @@ impl RecvMemory<'_> {
         }
     }
 
-    /// Whether it has none
+    /// Returns whether it has none
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -189,7 +189,7 @@ impl RecvBuffer for DeviceMemory {
     }
 }
 
-/// What a receive into a buffer got
+/// Result of a receive into a buffer
 pub struct Received {
     /// Tag of the message
     pub tag: Tag,
@@ -218,7 +218,7 @@ impl std::fmt::Debug for Received {
     }
 }
 
-/// What a receive that allocates got
+/// Result of a receive that allocates
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {

@@ -53,7 +53,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What the system reports, when it has no descriptor, memory or thread left.
+    /// Errors that the system reports, when it has no descriptor, memory or thread left.
     pub(crate) fn start(spin: Duration) -> io::Result<EngineGuard> {
         let engine = Arc::new(Self::new(spin)?);
         let thread = Arc::clone(&engine);
@@ -113,7 +113,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What the system reports, when it has no memory left or cannot watch such a descriptor.
+    /// Errors that the system reports, when it has no memory left or cannot watch such a
+    /// descriptor.
     pub(crate) fn watch(
         &self,
         id: SourceId,
@@ -128,7 +129,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What the system reports, when the descriptor is not watched.
+    /// Errors that the system reports, when the descriptor is not watched.
     pub(crate) fn rewatch(
         &self,
         id: SourceId,
@@ -196,7 +197,7 @@ impl Engine {
         self.doorbell.notify();
     }
 
-    /// Whether sources registered from now on are never called
+    /// Returns whether sources registered from now on are never called
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }

@@ -6,7 +6,7 @@ use backhaul_shm::doorbell::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
-/// What has woken a thread
+/// Events that have woken a thread
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Woken {
     pub(crate) is_kicked: bool,
@@ -25,7 +25,7 @@ pub(crate) fn sleep_on(
     let mut watched = SmallVec::<[_; 2]>::new();
     watched.push(PollFd::new(kick, PollFlags::IN));
     watched.extend(news.map(|news| PollFd::new(news, PollFlags::IN)));
-    // What no clock can count is for ever.
+    // A timeout that no clock can count never ends.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     if poll(&mut watched, timeout.as_ref()).is_err() {
         return Woken::default();

@@ -1,4 +1,4 @@
-//! What the engine watches, each under an id that is never given out twice.
+//! Sources that the engine watches, each under an id that is never given out twice.
 
 use std::sync::Arc;
 use std::time::Instant;

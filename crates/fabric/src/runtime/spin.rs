@@ -14,13 +14,14 @@ pub(crate) struct SpinPolicy {
     misses: AtomicU32,
     /// Waits to let pass before one polls again
     pause: AtomicU32,
-    /// Polling is given up for a while once it has given way for so long: somebody else needs the CPU
+    /// Polling is given up for a while once it has given way for so long: another thread needs the
+    /// CPU
     held_up_max: Duration,
     /// For how long: [`HELD_UP`] more each time, one less for each poll that pays
     held_up: AtomicU32,
 }
 
-/// What a look at a connection came to
+/// Result of a look at a connection
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
     /// Bytes moved
@@ -40,12 +41,13 @@ impl SpinPolicy {
         }
     }
 
-    /// Of who waits for other processes, which may be kept from their CPUs by strangers
+    /// Creates the policy of a thread that waits for processes which others may keep from their
+    /// CPUs
     ///
-    /// For [`PATIENCE`] times as long as for an answer.
+    /// The thread polls [`PATIENCE`] times as long as for an answer.
     ///
-    /// Where there are such, whoever polls and gives way is behind all of them, while one that
-    /// sleeps is woken before most.
+    /// Where other processes use the CPUs, a thread that polls and gives way comes after all of
+    /// them, while one that sleeps is woken before most.
     pub(crate) fn patient(budget: Duration) -> Self {
         Self {
             held_up_max: HELD_UP_MAX,
@@ -132,15 +134,15 @@ const MISSES_FREE: u32 = 4;
 /// Longest pause, in waits
 const PAUSE_MAX: u32 = 1024;
 
-/// Polling longer than this gives way to whoever wants the CPU
+/// Polling longer than this gives way to other threads that want the CPU
 ///
 /// The kernel likes to run a thread where it was woken from; a poll that never yields would keep
 /// the peer from answering until the poll has failed.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
 
-/// How much longer than for an answer of the peer somebody patient polls: the peer asks another
-/// process, and that may have a thread of its own to ask; or it is a program, between a result and
-/// what it makes of that
+/// Factor of the polling time of a patient policy over that for an answer of the peer: the peer
+/// asks another process, and that may have a thread of its own to ask; or the peer is a program,
+/// between a result and its use
 const PATIENCE: u32 = 4;
 
 /// More than processes of one job mostly keep a CPU for between two waits, less than a time slice
@@ -149,7 +151,7 @@ const HELD_UP_MAX: Duration = Duration::from_micros(500);
 /// Polls that have to pay until one that was held up is forgotten
 ///
 /// Waits without polling are 4 after the first, as a worker may have much to do at once, and four
-/// times as many after each that follows: with strangers that is every other poll.
+/// times as many after each that follows: beside unrelated processes that is every other poll.
 const HELD_UP: u32 = 8;
 
 /// Most that are remembered: 1024 waits

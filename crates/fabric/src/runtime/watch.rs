@@ -28,7 +28,7 @@ use rustix::time::{
 
 use super::lock;
 
-/// What an event loop watches for the connections that it has taken over
+/// Descriptors that an event loop watches for the connections that it has taken over
 #[derive(Debug)]
 pub struct LoopWatch {
     epoll: OwnedFd,
@@ -65,7 +65,7 @@ impl LoopWatch {
     ///
     /// # Errors
     ///
-    /// What the system reports, when it has no descriptors left.
+    /// Errors that the system reports, when it has no descriptors left.
     pub fn new() -> io::Result<Arc<Self>> {
         let watch = Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -86,11 +86,11 @@ impl LoopWatch {
 
     /// Calls the loop once `delay` has passed, unless it is to be called sooner by an earlier alarm
     ///
-    /// May be called by any thread, and wakes nobody before.
+    /// May be called by any thread, and wakes no thread before.
     ///
     /// # Errors
     ///
-    /// What the system reports, when it has no descriptors left: the loop is not called.
+    /// Errors that the system reports, when it has no descriptors left: the loop is not called.
     pub fn notify_within(&self, delay: Duration) -> io::Result<()> {
         let mut alarm = lock(&self.alarm);
         if alarm.is_set {

@@ -30,7 +30,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// What is in it
+    /// Returns the bytes in the buffer
     pub(super) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
@@ -54,7 +54,7 @@ impl Buffer {
             let spare = lock(SPARE.value()).pop();
             self.bytes = spare.unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice());
         }
-        // What is left of a buffer that was full is little: a record that has not come completely.
+        // Little is left of a buffer that was full: a record that has not come completely.
         if self.start > 0 && self.bytes.len() - self.end < RECORD_BYTES_MAX {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;

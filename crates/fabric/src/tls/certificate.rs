@@ -1,7 +1,7 @@
 //! The few fields of an X.509 certificate (RFC 5280, section 4.1) that are read here.
 //!
 //! `webpki` reads certificates of version 3. Certificates of version 1, which have no extensions, are
-//! what `openssl x509 -req` makes unless it is told otherwise, so clusters have them.
+//! made by `openssl x509 -req` unless its options ask for version 3, so clusters have them.
 
 use std::cmp::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use rustls::pki_types::{SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 /// A certificate whose outline has been read; nothing of it is proven
 #[derive(Debug)]
 pub(super) struct Certificate<'a> {
-    /// What is signed
+    /// Signed part
     signed: &'a [u8],
     /// The content of the algorithm that signed it
     signature_algorithm: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Whether it is valid at that time, or why not
+    /// Returns an error with the reason if the certificate is not valid at that time
     pub(super) fn check_time(&self, now: UnixTime) -> Result<(), String> {
         let now = Time::of_unix(now.as_secs());
         if now < self.not_before {
@@ -86,7 +86,7 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// Whether one of the anchors has signed it
+    /// Returns whether one of the anchors has signed it
     pub(super) fn is_signed_by(
         &self,
         anchors: &[TrustAnchor<'_>],

@@ -1,4 +1,4 @@
-//! What can be wrong with the settings of TLS, and what can go wrong with a peer.
+//! Errors of the settings of TLS, and errors with a peer.
 
 use std::io;
 
@@ -15,21 +15,21 @@ pub enum TlsError {
     /// A file cannot be read
     #[error("cannot read {what} from {origin}: {detail}")]
     Unreadable {
-        /// What was to be read
+        /// Name of what was to be read
         what: &'static str,
         /// The file
         origin: String,
-        /// What the system reported
+        /// Error that the system reported
         detail: String,
     },
-    /// What was read cannot be used
+    /// The text that was read cannot be used
     #[error("cannot use {what} in {origin}: {detail}")]
     Unusable {
-        /// What was read
+        /// Name of what was read
         what: &'static str,
         /// The file, or that it was given as text
         origin: String,
-        /// What is wrong with it
+        /// Fault of the text
         detail: String,
     },
     /// The key is another certificate's
@@ -75,7 +75,7 @@ pub enum TlsFailure {
     /// The peer speaks something else
     #[error("TLS is asked for here, and the peer began with {found}")]
     PeerIsPlain {
-        /// What it began with
+        /// Description of its first bytes
         found: String,
     },
     /// The peer closed before an agreement, as one does that does not speak TLS
@@ -90,19 +90,19 @@ pub enum TlsFailure {
     /// The peer does not accept this side: its certificate, its versions or its ciphers
     #[error("the peer refused this side: {detail}")]
     Refused {
-        /// What it said
+        /// Text of the alert
         detail: String,
     },
-    /// What came cannot be decrypted, or breaks the protocol
+    /// The bytes that came cannot be decrypted, or break the protocol
     #[error("encryption failed: {detail}")]
     Broken {
-        /// What came
+        /// Description of what came
         detail: String,
     },
 }
 
 impl TlsFailure {
-    /// What of an error of a stream is about TLS, if anything
+    /// Returns the TLS failure inside an error of a stream, if there is one
     pub(crate) fn of_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
@@ -143,7 +143,7 @@ fn certificate_detail(error: &CertificateError) -> String {
     }
 }
 
-/// What an alert says (RFC 8446, section 6.2), where that helps to find the cause
+/// Returns the meaning of an alert (RFC 8446, section 6.2), where that helps to find the cause
 fn alert_detail(alert: AlertDescription) -> String {
     let meaning = match alert {
         AlertDescription::CertificateRequired => "it asks for a certificate, and got none",

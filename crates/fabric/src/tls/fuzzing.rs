@@ -1,5 +1,5 @@
-//! Encryption without a connection: what a stranger says, and the certificates that it shows; and with
-//! keys that are soon used up.
+//! Encryption without a connection: bytes of an untrusted peer, and the certificates that it shows;
+//! and with keys that are soon used up.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -22,7 +22,7 @@ pub struct TlsSession {
     socket: Arc<TcpStream>,
 }
 
-/// Whose certificates are believed
+/// Checks of certificates, with the authorities that they trust
 pub struct TlsBeliefs {
     trust: Arc<Trust>,
 }
@@ -124,7 +124,7 @@ impl TlsSession {
         self.session.say_end(&self.socket);
     }
 
-    /// Whether a read finds something without asking the socket
+    /// Returns whether a read finds something without asking the socket
     pub fn holds_news(&self) -> bool {
         self.session.holds_news()
     }
@@ -168,7 +168,7 @@ impl TlsBeliefs {
         Some([listening, connecting].map(|outcome| outcome.err().map(|error| error.to_string())))
     }
 
-    /// Whether our own reader knows its outline
+    /// Returns whether this crate's own reader knows its outline
     pub fn is_read_by_us(der: &[u8]) -> bool {
         Certificate::read(der).is_some()
     }

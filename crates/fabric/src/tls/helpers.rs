@@ -13,7 +13,7 @@ use backhaul_sys::forks::PerProcess;
 
 use crate::runtime::lock;
 
-/// What a helper can do
+/// Work of a helper
 pub(super) trait Work: Send + Sync + 'static {
     /// Does what is there to be done, which may be nothing any more
     fn help(&self);

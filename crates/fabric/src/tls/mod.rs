@@ -1,4 +1,4 @@
-//! Encryption: who this side is, whom it believes, and a session with one peer.
+//! Encryption: the identity of this side, the authorities it believes, and a session with one peer.
 //!
 //! Both sides show a certificate, as in Dask. The protocol and all of its cryptography are those of
 //! `rustls` with `ring`; here is what a user sets, and bytes that go in and out. The session begins
@@ -36,14 +36,14 @@ pub use self::pem::Pem;
 pub(crate) use self::session::{Arrived, Session};
 pub use self::sharing::TlsHelpers;
 
-/// What a side needs to encrypt: whom it believes, and who it is
+/// Certificates that a side needs to encrypt: authorities that it believes, and its own
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TlsOptions {
     /// Certificates of the authorities that have signed those of peers
     pub authorities: Pem,
-    /// The certificate of this side, with the chain behind it if there is one. Peers of ours ask for
-    /// one, and so only tests do without.
+    /// The certificate of this side, with the chain behind it if there is one. Backhaul's peers ask
+    /// for one, and so only tests do without.
     pub certificate: Option<Pem>,
     /// The private key of the certificate; by default it is with the certificate
     pub key: Option<Pem>,
@@ -75,7 +75,7 @@ pub struct Tls {
     server: Option<Arc<ServerConfig>>,
 }
 
-/// What is known of the encryption of a connection
+/// Facts about the encryption of a connection
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct TlsInfo {
@@ -173,7 +173,7 @@ impl Tls {
         })
     }
 
-    /// Whether it has what a listener needs
+    /// Checks that it has everything that a listener needs
     pub(crate) fn check_listener(&self) -> Result<(), TlsError> {
         match self.server {
             Some(_) => Ok(()),
@@ -270,8 +270,8 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What certificates of authorities are called in errors
+/// Name of the certificates of authorities in errors
 const AUTHORITIES: &str = "the certificates of the authorities";
 
-/// What the certificate of this side is called in errors
+/// Name of the certificate of this side in errors
 const CERTIFICATE: &str = "the certificate";

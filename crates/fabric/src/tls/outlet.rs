@@ -1,7 +1,7 @@
 //! Records on their way to the socket, which a helper writes while the next are encrypted.
 //!
-//! Whoever takes the first buffer writes it, helper or owner, one at a time; so they go out in order,
-//! and what a helper has not begun its owner does itself.
+//! The thread that takes the first buffer writes it, helper or owner, one at a time; so they go out
+//! in order, and what a helper has not begun its owner does itself.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -22,17 +22,17 @@ pub(super) struct Outlet {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Buffer>,
-    /// Somebody writes the buffer that was the first
+    /// A thread writes the buffer that was the first
     is_busy: bool,
     /// A helper has been called, and has not come
     is_called: bool,
-    /// Buffers that are out, and whose owner has not been told
+    /// Buffers that are out, and not reported to their owner
     out: usize,
     /// Why nothing more was written: the socket has no room, or an error
     stopped: Option<io::Error>,
 }
 
-/// What became of the oldest records
+/// Outcome of the oldest records
 #[derive(Debug)]
 pub(super) enum Flushed {
     /// So many buffers are out, more than zero; `alone` if a helper that was called did not come
@@ -62,12 +62,12 @@ impl Outlet {
         }
     }
 
-    /// Waits until the oldest buffer is out, and writes it where nobody is at it
+    /// Waits until the oldest buffer is out, and writes it if no other thread does
     ///
     /// # Errors
     ///
-    /// What the system reports: [`io::ErrorKind::WouldBlock`] if the socket has no room. The records
-    /// stay.
+    /// Errors that the system reports: [`io::ErrorKind::WouldBlock`] if the socket has no room. The
+    /// records stay.
     pub(super) fn flush_oldest(&self) -> io::Result<Flushed> {
         let mut alone = false;
         let mut state = lock(&self.state);

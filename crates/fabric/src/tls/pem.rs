@@ -87,10 +87,10 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// What a private key is called in errors
+/// Name of a private key in errors
 pub(super) const KEY: &str = "the private key";
 
-/// What is wrong with a text, without a word of it: it may be a key
+/// Describes the fault of a text, without a word of the text: it may be a key
 fn pem_detail(error: &pem::Error) -> String {
     let detail = match error {
         pem::Error::MissingSectionEnd { .. } | pem::Error::IllegalSectionStart { .. } => {

@@ -1,4 +1,4 @@
-//! The records of a session: what `rustls` makes of them, a step at a time, whichever side it is.
+//! The records of a session: results of `rustls`, a step at a time, for client and server alike.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -13,7 +13,7 @@ use rustls::unbuffered::{
 use super::TlsFailure;
 use super::buffer::Buffer;
 
-/// What there was to be done with the records that are here
+/// Next step with the records that are here
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Step {
     /// Something: there may be more
@@ -34,7 +34,7 @@ pub(super) struct Writing<'a> {
     pub(super) taken: usize,
 }
 
-/// What both sides of `rustls` have
+/// Methods that both sides of `rustls` have
 pub(super) trait Records {
     type Data;
 
@@ -227,7 +227,7 @@ thread_local! {
 /// Bytes of a full record before it is encrypted (RFC 8446, section 5.1)
 const RECORD_BYTES: usize = 16 << 10;
 
-/// What encryption adds to a record, at most: header, nonce, type and tag take 29
+/// Bytes that encryption adds to a record, at most: header, nonce, type and tag take 29
 const RECORD_EXTRA_BYTES: usize = 64;
 
 /// Room left for what TLS says between records

@@ -2,7 +2,7 @@
 //!
 //! Records are encrypted into one buffer that goes out with one call of the system, and come into one
 //! in which they are decrypted. Bytes count as written when the system has their records: until
-//! then the caller offers them again, and is told nothing of them.
+//! then the caller offers them again, and they are not reported to the caller.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -26,13 +26,13 @@ pub(crate) struct Session {
     incoming: Buffer,
     /// Records that the socket has not taken
     outgoing: Buffer,
-    /// What has been decrypted and nobody had room for
+    /// Decrypted bytes that no target had room for
     plain: Vec<u8>,
-    /// What of `plain` has been taken
+    /// Bytes of `plain` that have been taken
     plain_taken: usize,
     /// Bytes whose records went into `outgoing`, and that no write has returned
     uncounted: usize,
-    /// What other threads do for it, once hands are shaken
+    /// Work that other threads do for it, once the handshake is over
     sharing: Option<Box<Sharing>>,
     /// The last read of the socket left nothing there
     is_drained: bool,
@@ -44,11 +44,11 @@ pub(crate) struct Session {
     is_tls: bool,
     /// It has failed, and is not to be asked again
     is_broken: bool,
-    /// What the next read is to report, as the one that met it had something to give
+    /// Failure for the next read to report, because the read that met it had something to give
     failed: Option<TlsFailure>,
 }
 
-/// What a read came to
+/// Result of a read
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Arrived {
     /// So many bytes, more than zero
@@ -175,7 +175,7 @@ impl Session {
                 match step {
                     Ok(Step::Ended) => self.is_ended = true,
                     Ok(_) => {}
-                    // What came before it is good.
+                    // Bytes that came before it are good.
                     Err(failure) if targets.filled > 0 => self.failed = Some(failure),
                     Err(failure) => return Err(self.fail(socket, failure)),
                 }
@@ -193,7 +193,8 @@ impl Session {
                 Err(error) => return Err(error),
             }
         }
-        // What finds no room goes out with the next write, which meets the error again if there is one.
+        // Bytes that find no room go out with the next write, which meets the error again if there
+        // is one.
         if self.uncounted == 0 && self.sealed_bytes() == 0 {
             let _ = self.flush(socket);
         }
@@ -287,7 +288,7 @@ impl Session {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
                 Err(failure) => {
-                    // What came before may still be read, and then it is the reason, not an end.
+                    // Earlier bytes may still be read, and then they are the reason, not an end.
                     self.failed = Some(failure.clone());
                     return Err(self.fail(socket, failure));
                 }
@@ -319,17 +320,17 @@ impl Session {
         }
     }
 
-    /// Whether something waits for room in the socket
+    /// Returns whether something waits for room in the socket
     pub(crate) fn has_output(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Whether another read would find nothing, as the last one has shown
+    /// Returns whether another read would find nothing, as the last one has shown
     pub(crate) fn is_drained(&self) -> bool {
         self.is_drained && !self.holds_news()
     }
 
-    /// Whether a read finds something without asking the socket
+    /// Returns whether a read finds something without asking the socket
     pub(crate) fn holds_news(&self) -> bool {
         self.plain_taken < self.plain.len()
             || self.has_record()
@@ -337,12 +338,12 @@ impl Session {
             || self.failed.is_some()
     }
 
-    /// Whether the peer has said something that is TLS
+    /// Returns whether the peer has sent something that is TLS
     pub(crate) fn has_heard(&self) -> bool {
         self.is_tls
     }
 
-    /// What is known of it, once hands are shaken
+    /// Returns the facts about it, once the handshake is over
     pub(crate) fn info(&self) -> TlsInfo {
         let state = self.state();
         let (cipher, cipher_bits) = state
@@ -367,7 +368,7 @@ impl Session {
         }
     }
 
-    /// Whether a record is here as a whole
+    /// Returns whether a record is here as a whole
     fn has_record(&self) -> bool {
         match self.incoming.filled_ref() {
             [_, _, _, high, low, rest @ ..] => {
@@ -445,7 +446,7 @@ impl Session {
         failure.into()
     }
 
-    /// Whether the first bytes of the peer are here and may be TLS
+    /// Returns whether the first bytes of the peer are here and may be TLS
     fn check_beginning(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
         let is_client = matches!(self.side, Side::Client(_));
         let found = self.incoming.filled_ref();
@@ -461,7 +462,7 @@ impl Session {
                     true => "a handshake of ours in clear text".to_owned(),
                     false => format!("\"{}\"", found[..found.len().min(16)].escape_ascii()),
                 };
-                // It is one of ours: it may know why it is turned away.
+                // It is a peer of this project: it may learn why it is turned away.
                 if is_ours && !is_client {
                     let _ = socket.write(&ASK_FOR_TLS);
                 }

@@ -1,8 +1,8 @@
-//! What a session has on its way with the help of another thread, and when it asks for help.
+//! Help of other threads for a session: the buffers they write, and when the session asks for help.
 //!
-//! Cryptography stays with whoever moves the connection along. What a helper does in the meantime are
-//! the calls of the system, in which the kernel copies and sends: as much work again. So the two
-//! are in a pipeline of a few buffers: records go to an [`Outlet`] as they are made.
+//! Cryptography stays with the thread that moves the connection along. In the meantime a helper
+//! makes the calls of the system, in which the kernel copies and sends: as much work again. So the
+//! two are in a pipeline of a few buffers: records go to an [`Outlet`] as they are made.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::buffer::Buffer;
 use super::outlet::{Flushed, Outlet};
 
-/// Whether other threads write to the sockets of encrypted connections, while one encrypts
+/// Use of other threads that write to the sockets of encrypted connections, while one encrypts
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum TlsHelpers {
@@ -57,7 +57,7 @@ impl Sharing {
         })
     }
 
-    /// Whether what is to be written next goes by the outlet
+    /// Returns whether the next bytes to be written go by the outlet
     pub(super) fn takes_writes(&self, offered_bytes: usize) -> bool {
         !self.sealed.is_empty()
             || self.is_forced
@@ -77,7 +77,7 @@ impl Sharing {
         self.sealed.iter().sum()
     }
 
-    /// Whether more records may be made before some are out
+    /// Returns whether more records may be made before some are out
     pub(super) fn has_room(&self) -> bool {
         self.sealed.len() < BUFFERS_MAX && (self.is_forced || self.patience.is_over())
     }
@@ -164,10 +164,11 @@ impl Patience {
     }
 }
 
-/// More CPUs than this are there for peers on one host, each with one of its own, and somebody else
+/// More CPUs than this are there for peers on one host, each with one of its own, and another
+/// thread
 const CPUS_MIN: usize = 2;
 
-/// What the records of one buffer hold
+/// Bytes of records that one buffer holds
 const BATCH_BYTES: usize = 256 << 10;
 
 /// Buffers in the outlet: one is written, and one waits while another is made

@@ -1,5 +1,5 @@
-//! Whom this side believes: peers whose certificate an authority of ours has signed, whatever name
-//! it is for.
+//! Trust of this side in peers whose certificate one of its authorities has signed, whatever name
+//! the certificate is for.
 //!
 //! As Dask has it (`check_hostname` is off, and both sides must show a certificate): a cluster has an
 //! authority of its own, and its hosts are known by addresses. Three kinds of certificates prove a
@@ -7,7 +7,7 @@
 //!
 //! - one with a chain to an authority, as `webpki` checks it;
 //! - one that is itself among the authorities, which OpenSSL allows too: a self-signed certificate that
-//!   all share. Whoever shows it proves to have its key;
+//!   all share. A peer that shows it proves to have its key;
 //! - one of X.509 version 1, which `webpki` does not read, if an authority itself has signed it.
 //!
 //! In the last two cases nothing but signature and time is looked at: there are no further fields.
@@ -28,7 +28,7 @@ use rustls::{
 
 use super::certificate::Certificate;
 
-/// What proves a peer, whichever side it is
+/// Checks of a peer's certificate, as that of a client or of a server
 #[derive(Debug)]
 pub(super) struct Trust {
     authorities: Vec<CertificateDer<'static>>,
@@ -173,7 +173,7 @@ impl ServerCertVerifier for Trust {
 }
 
 impl ClientCertVerifier for Trust {
-    /// None: which authorities are ours is not for every stranger to know
+    /// Returns none, because untrusted peers need not learn which authorities this side believes
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -11,7 +11,7 @@ use backhaul_cuda::{Current, DevicePointer, Driver};
 
 use crate::runtime::lock;
 
-/// What is under way between UCX and devices
+/// Operations under way between UCX and devices
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     count: AtomicUsize,
@@ -29,7 +29,7 @@ pub(crate) struct DeviceOperation {
 impl Devices {
     pub(super) fn begin(self: &Arc<Self>, memory: DevicePointer) -> DeviceOperation {
         *lock(&self.last) = Some(memory);
-        // Whoever makes progress without seeing this makes it without the operation, too.
+        // A thread that makes progress without seeing this makes it without the operation, too.
         self.count.fetch_add(1, Ordering::Relaxed);
         DeviceOperation {
             devices: Arc::clone(self),

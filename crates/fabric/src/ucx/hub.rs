@@ -57,7 +57,7 @@ pub(crate) struct UcxEnd {
     pub(crate) inbox: Arc<Inbox>,
     /// Rung by the inbox
     pub(crate) doorbell: Doorbell,
-    /// What the peer calls the connection
+    /// Peer's key for the connection
     pub(crate) their_key: u64,
     our_key: u64,
 }
@@ -103,11 +103,11 @@ impl Hub {
         Ok(hub)
     }
 
-    /// What peers connect to
+    /// Returns the address that peers connect to
     ///
     /// # Errors
     ///
-    /// If it is too long to be told.
+    /// If it is too long to be sent.
     pub(crate) fn address(&self) -> Result<&[u8], String> {
         let address = self.worker.address();
         if address.len() > UCX_ADDRESS_BYTES_MAX {
@@ -119,7 +119,7 @@ impl Hub {
         Ok(address)
     }
 
-    /// Whether it moves memory of NVIDIA's devices
+    /// Returns whether it moves memory of NVIDIA's devices
     pub(crate) fn takes_cuda(&self) -> bool {
         self.worker.takes_cuda()
     }
@@ -190,7 +190,7 @@ impl Hub {
 
     /// Ends all that is under way to a peer that is known to be dead
     ///
-    /// What it could have fetched is back when this returns, or soon after.
+    /// The memory that the peer could have fetched is back when this returns, or soon after.
     pub(crate) fn kill(&self, peer: &PeerEnd, why: &str) {
         peer.kill(why);
         let _current = self.devices.enter();
@@ -278,7 +278,7 @@ impl Hub {
         self.awake.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether each connection is looked after by a caller, and there is one
+    /// Returns whether each connection is looked after by a caller, and there is one
     fn is_looked_after(&self) -> bool {
         let lanes = self.lanes.load(Ordering::SeqCst);
         lanes > 0 && self.awake.load(Ordering::SeqCst) == lanes
@@ -286,9 +286,10 @@ impl Hub {
 
     /// Has the engine woken when there is something to do, unless callers look
     ///
-    /// What is there already is done first.
+    /// Handles first what is there already.
     pub(crate) fn arm(&self) {
-        // Whoever disarms looks at the counts after that, and whoever counts looks here after it.
+        // A thread that disarms looks at the counts after that, and a thread that counts looks here
+        // after it.
         if self.is_armed.load(Ordering::SeqCst) || self.is_looked_after() {
             return;
         }
@@ -313,8 +314,8 @@ impl Hub {
             }
         }
         if !is_armed {
-            // What waits for a dead peer keeps it busy with nothing (posix of 1.21): the engine looks
-            // each tick instead.
+            // Operations that wait for a dead peer keep it busy with nothing (posix of 1.21): the
+            // engine looks each tick instead.
             return self.drain();
         }
         self.is_armed.store(true, Ordering::SeqCst);
@@ -340,7 +341,7 @@ impl Source for Hub {
         if self.draining_ticks.fetch_sub(1, Ordering::SeqCst) > 1 {
             return true;
         }
-        // Again for a while, if it is still not to be had.
+        // Again for a while, if it is still not available.
         self.arm();
         false
     }
@@ -356,8 +357,8 @@ impl Source for Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // What peers have offered is refused while there is a way to say so, and what was sent before
-        // the last connection ended has yet to leave; then the endpoints close.
+        // Offers of peers are refused while there is a way to say so, and bytes that were sent
+        // before the last connection ended have yet to leave; then the endpoints close.
         let _current = self.devices.enter();
         let until = Instant::now() + FLUSH_MAX;
         let mut moved_at = Instant::now();
@@ -411,7 +412,8 @@ impl Inboxes {
     }
 }
 
-// What names no connection, or an ended one, is dropped: the sender of an offer has its memory back.
+// A message that names no connection, or an ended one, is dropped: the sender of an offer has its
+// memory back.
 impl Receiver for Inboxes {
     fn receive(&self, header: &Header, bytes: &[u8]) {
         let Some(heading) = wire::read(header) else {

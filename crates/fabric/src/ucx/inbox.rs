@@ -1,6 +1,6 @@
-//! What has come for one connection, and the doorbell that wakes it.
+//! Messages that have come for one connection, and the doorbell that wakes it.
 //!
-//! Filled by callbacks of UCX, on any thread; emptied by whoever holds the connection.
+//! Filled by callbacks of UCX, on any thread; emptied by the holder of the connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::IoSliceMut;
@@ -14,7 +14,7 @@ use backhaul_ucx::Offer;
 use super::WINDOW_BYTES;
 use crate::runtime::lock;
 
-/// What has come for one connection
+/// Messages that have come for one connection
 #[derive(Debug)]
 pub(crate) struct Inbox {
     came: Mutex<Came>,
@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
     readable_bytes: AtomicU64,
     /// Something else has come since that was last looked for
     has_events: AtomicBool,
-    /// Bytes of ours that the peer has read
+    /// Sent bytes that the peer has read
     taken_bytes: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl Inbox {
         Self {
             came: Mutex::default(),
             doorbell,
-            // Nobody has looked yet.
+            // No thread has looked yet.
             is_armed: AtomicBool::new(true),
             readable_bytes: AtomicU64::new(0),
             has_events: AtomicBool::new(false),
@@ -80,7 +80,7 @@ impl Inbox {
         }
     }
 
-    /// Notes how much of ours the peer has read
+    /// Notes how many of the sent bytes the peer has read
     pub(super) fn handle_taken(&self, taken_bytes: u64) {
         // Several messages may be handled out of their order, hence the larger.
         if self.taken_bytes.fetch_max(taken_bytes, Ordering::SeqCst) < taken_bytes {
@@ -173,7 +173,7 @@ impl Inbox {
         self.is_armed.store(false, Ordering::SeqCst);
     }
 
-    /// Whether there is something to look for
+    /// Returns whether there is something to look for
     pub(crate) fn has_news(&self) -> bool {
         self.readable_bytes.load(Ordering::SeqCst) > 0 || self.has_events.load(Ordering::SeqCst)
     }
@@ -204,7 +204,7 @@ impl Inbox {
         total
     }
 
-    /// Bytes of ours that the peer has read
+    /// Returns the sent bytes that the peer has read
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.taken_bytes.load(Ordering::SeqCst)
     }
@@ -237,7 +237,7 @@ impl Inbox {
         (bytes, came.early.len(), tickets)
     }
 
-    /// Lets go of all that has come: the connection has ended
+    /// Releases all that has come, because the connection has ended
     pub(crate) fn end(&self) {
         self.disarm();
         let mut came = lock(&self.came);
@@ -303,7 +303,7 @@ impl Came {
 /// Offers of a peer that wait at once: as many as sends and their segments can wait there
 const OFFERS_MAX: usize = 1 << 20;
 
-/// What is kept of why a segment does not come
+/// Most bytes that are kept of the reason why a segment does not come
 const FAILURE_BYTES_MAX: usize = 256;
 
 /// Pieces that come before their turn at once: twice as many as frames fit into the window, as each

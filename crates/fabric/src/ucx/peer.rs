@@ -41,12 +41,12 @@ impl PeerEnd {
         }))
     }
 
-    /// Whether connections can be made over it
+    /// Returns whether connections can be made over it
     pub(super) fn is_usable(&self) -> bool {
         self.connections.failure.get().is_none()
     }
 
-    /// Whether a connection has it
+    /// Returns whether a connection has it
     pub(super) fn is_in_use(&self) -> bool {
         let inboxes = lock(&self.connections.inboxes);
         inboxes.iter().any(|inbox| inbox.strong_count() > 0)

@@ -2,7 +2,7 @@
 
 use backhaul_ucx::{HEADER_BYTES, Header};
 
-/// What an active message is
+/// Kind of an active message
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// Bytes of the lane, of which it is the `number`-th piece
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     OfferFailed = 5,
 }
 
-/// What a header says
+/// Content of a header
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Heading {
     /// The receiver's name of the connection
@@ -56,7 +56,7 @@ pub(super) fn read(header: &Header) -> Option<Heading> {
     })
 }
 
-/// What a connection is called by its receiver: the first bytes of the nonce of its Hello
+/// Returns the receiver's key of a connection: the first bytes of the nonce of its Hello
 ///
 /// Random, so a peer can name no connection but its own.
 pub(super) fn key_of(nonce: &[u8; 16]) -> u64 {

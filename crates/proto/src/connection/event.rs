@@ -1,4 +1,4 @@
-//! What a connection reports to its driver.
+//! Reports of a connection to its driver.
 
 use smallvec::SmallVec;
 
@@ -63,7 +63,7 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// What the driver is to do next on the way out
+/// Next step of the driver on the way out
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Outgoing {
     /// Write a frame
@@ -82,16 +82,16 @@ pub struct Give {
     pub carrier: u8,
 }
 
-/// What a carrier has taken to bring
+/// A part of a message that a carrier has taken to bring
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Given {
     /// Number of the carrier; never 0
     pub carrier: u8,
-    /// What the peer needs to take it
+    /// Ticket by which the peer takes the part
     pub ticket: u64,
 }
 
-/// What became of the attempt to withdraw a receive
+/// Outcome of the attempt to withdraw a receive
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Withdrawn {
     /// It had met no message
@@ -103,18 +103,18 @@ pub enum Withdrawn {
     No,
 }
 
-/// What became of a receive that was posted
+/// Outcome of a receive that was posted
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Posted {
     /// No message is here for it; there is nothing to poll on its account
     Waits,
-    /// No message is here for it, and the peer is to be told that it may send more: there are frames
+    /// No message is here for it, and the peer may send more, which frames have to say
     Grants,
     /// It has met its message: there are events, or frames, or both
     Met,
 }
 
-/// What follows a frame on the lane
+/// Data that follows a frame on the lane
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Incoming {
     /// The next frame
@@ -138,7 +138,7 @@ pub enum Incoming {
         bytes: u64,
         /// Number of the carrier; never 0
         carrier: u8,
-        /// What the carrier needs to find them
+        /// Ticket by which the carrier finds them
         ticket: u64,
     },
 }
@@ -155,7 +155,7 @@ pub enum Store {
     Discard,
 }
 
-/// What happened on a connection
+/// Event on a connection
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
     /// Bytes of a message will come: have a place for them
@@ -232,7 +232,7 @@ pub struct ConnectionStatistics {
     pub recvs_posted: usize,
     /// Messages that wait for a receive
     pub unexpected_messages: usize,
-    /// Bytes of theirs that are stored here, or on the way
+    /// Bytes of the peer's messages that are stored here, or on the way
     pub unexpected_bytes: u64,
     /// Messages that we may send before the peer grants more
     pub credit_messages_left: u64,

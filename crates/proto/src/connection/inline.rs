@@ -12,7 +12,7 @@ use crate::decoder::Frame;
 use crate::error::ProtocolError;
 use crate::ids::{ArrivalId, MessageKind, RecvId};
 
-/// What became of a message that was here whole
+/// Outcome of a message that was here whole
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Inline {
     /// A receive is over with it

@@ -266,7 +266,7 @@ impl Connection {
         self.liveness.handle_heard(at);
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
+    /// Returns whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
     ///
     /// A driver that knows by other means when the peer was last there hands that to
     /// [`handle_activity`](Self::handle_activity) first.
@@ -284,7 +284,7 @@ impl Connection {
         self.liveness.handle_timeout(now)
     }
 
-    /// What to do next on the way out
+    /// Returns the next step on the way out
     ///
     /// # Panics
     ///
@@ -296,7 +296,8 @@ impl Connection {
         self.sending.poll_transmit()
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) may have something; `false` is certain
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) may have something; `false` is
+    /// certain
     #[inline]
     #[must_use]
     pub fn may_transmit(&self) -> bool {
@@ -312,7 +313,7 @@ impl Connection {
         self.sending.given(given);
     }
 
-    /// What happened
+    /// Returns the next event
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -331,7 +332,7 @@ impl Connection {
         self.sending.announce_advice_bytes()
     }
 
-    /// Whether nothing is left to transmit, and every send is done
+    /// Returns whether nothing is left to transmit, and every send is done
     ///
     /// After [`close`](Self::close), also that Close was transmitted. Frames polled but not written
     /// are the driver's to count.
@@ -340,7 +341,7 @@ impl Connection {
         !self.has_control() && self.sending.is_flushed()
     }
 
-    /// Whether the peer has said that it sends no further message
+    /// Returns whether the peer has said that it sends no further message
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         self.receiving.peer_closed()

@@ -67,7 +67,7 @@ struct Arrival {
     /// Bytes that are not stored yet
     missing_bytes: u64,
     stage: Stage,
-    /// What it takes of the credit while it has no receive
+    /// Credit that it takes while it has no receive
     cost: Cost,
     /// Bytes that count as fetched before a receive asked for them
     early_bytes: u64,
@@ -326,7 +326,7 @@ impl RecvHalf {
         self.credit.has_grant(self.posted_len() > 0) || !self.answers.is_empty()
     }
 
-    /// Whether the driver owes a payload before it may hand in the next frame
+    /// Returns whether the driver owes a payload before it may hand in the next frame
     pub(super) const fn awaits_payload(&self) -> bool {
         self.announced.is_some()
     }

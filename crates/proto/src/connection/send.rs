@@ -14,7 +14,7 @@ use crate::limits::{Limits, PeerLimits};
 use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, Sources};
 use crate::queue::{Notes, Queue, Ticket};
 
-/// What may be done with a message that does not go eagerly
+/// Ways that are open to a message that does not go eagerly
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Long<'a> {
     /// Parts that a carrier may bring, in ascending order and apart; for each of them
@@ -22,7 +22,7 @@ pub struct Long<'a> {
     pub spans: &'a [Span],
     /// Where each segment lies; empty if they all lie in the host's memory and none is offered
     pub sources: &'a [SegmentSource],
-    /// Whether the message is announced however short it is, unless it is empty
+    /// True if the message is announced however short it is, unless it is empty
     pub announce: bool,
 }
 
@@ -88,11 +88,11 @@ struct Streaming {
     bytes: u64,
     /// Bytes handed out; below `bytes`
     sent_bytes: u64,
-    /// Those that lie behind `sent_bytes`
+    /// Spans that lie behind `sent_bytes`
     spans: Spans,
     /// The carrier that the receiver prefers, or 0
     carrier: u8,
-    /// What a carrier has taken of the first span
+    /// Part of the first span that a carrier has taken
     given: Option<Given>,
     /// End of the last span that no carrier took
     lane_until: u64,
@@ -260,7 +260,7 @@ impl SendHalf {
         None
     }
 
-    /// Whether anything waits that credit, or an answer, may let go; `false` is certain
+    /// Returns whether anything waits that credit, or an answer, may release; `false` is certain
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
         !self.queued.is_empty() || !self.streaming.is_empty() || self.close == Close::Asked
@@ -276,7 +276,7 @@ impl SendHalf {
         streaming.given(given);
     }
 
-    /// Whether every send is done, and the Close is out if one was asked for
+    /// Returns whether every send is done, and the Close is out if one was asked for
     pub(super) fn is_flushed(&self) -> bool {
         self.is_drained() && self.close != Close::Asked
     }

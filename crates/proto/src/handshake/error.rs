@@ -1,4 +1,4 @@
-//! What can go wrong before two peers agree.
+//! Errors before two peers agree.
 
 use std::fmt;
 use std::time::Duration;
@@ -129,16 +129,16 @@ pub enum HandshakeError {
         "the {phase} of the peer does not prove the secret of this side: it has another one, or somebody changed what it said"
     )]
     WrongProof {
-        /// What it said
+        /// Phase of the message
         phase: HandshakePhase,
     },
-    /// The peer hung up without a word, as one does to whom a secret was not proved
+    /// The peer hung up without a word, as a peer does if a secret was not proved to it
     #[error(
         "the peer hung up without a word; one that has a secret does so unless it is proved to it, and this side has {}",
         if *.has_secret { "one, so the two may differ" } else { "none" }
     )]
     ClosedUnheard {
-        /// Whether this side has a secret
+        /// True if this side has a secret
         has_secret: bool,
     },
     /// It took too long
@@ -146,7 +146,7 @@ pub enum HandshakeError {
     TimedOut {
         /// Time since the start
         waited: Duration,
-        /// What it was waiting for
+        /// Phase that it was waiting in
         phase: HandshakePhase,
     },
 }

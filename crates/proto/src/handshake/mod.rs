@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The acceptor answers the lane selected, or falls back to the socket that carries the handshake:
-//! Tcp, or Tls where that is encrypted. Who is called by something that speaks another protocol says
+//! Tcp, or Tls where that is encrypted. An acceptor that is called by another protocol says
 //! nothing.
 //!
 //! Where the sides share a [`Secret`], each message ends with a proof of it (`proofs`), and who is
@@ -59,7 +59,7 @@ pub struct Handshake {
     withheld: Option<Vec<u8>>,
     /// Where this side has a secret
     proofs: Option<Proofs>,
-    /// What has come of the message that is awaited; never longer than that message
+    /// Received part of the message that is awaited; never longer than that message
     received: Vec<u8>,
     transmits: VecDeque<Vec<u8>>,
     events: VecDeque<HandshakeEvent>,
@@ -129,7 +129,7 @@ impl Handshake {
 
     /// Handles bytes from the peer, returning how many belong to the handshake
     ///
-    /// What is left over once the handshake is done on the socket itself are frames. While it is
+    /// Bytes left over once the handshake is done on the socket itself are frames. While it is
     /// this side's turn to decide, and once another lane is agreed on, nothing may come.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// What it means that the peer has hung up here, if there is a reason to name
+    /// Returns the meaning of the peer's hang-up at this point, if there is a reason to name
     ///
     /// Otherwise the end of the stream says all there is to say.
     #[must_use]
@@ -240,7 +240,7 @@ impl Handshake {
         self.transmits.pop_front()
     }
 
-    /// What happened
+    /// Returns the next event
     pub fn poll_event(&mut self) -> Option<HandshakeEvent> {
         self.events.pop_front()
     }
@@ -251,7 +251,7 @@ impl Handshake {
         self.deadline.filter(|_| self.phase != HandshakePhase::Done)
     }
 
-    /// Whether the next move is the peer's
+    /// Returns whether the next move is the peer's
     fn is_awaiting(&self) -> bool {
         match self.phase {
             HandshakePhase::Hello => true,
@@ -380,7 +380,7 @@ impl Handshake {
     }
 }
 
-/// What happened during a handshake
+/// Event of a handshake
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HandshakeEvent {
     /// The peer said who it is; the connector now calls [`Handshake::select`]

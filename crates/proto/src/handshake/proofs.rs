@@ -4,7 +4,7 @@ use super::Role;
 use super::error::{HandshakeError, HandshakePhase};
 use crate::secret::{PROOF_BYTES, Proof, Proves, Secret};
 
-/// What this side has to prove, and to have proved to it
+/// Secret of both sides, and the messages that their proofs cover
 ///
 /// A message ends with its proof, which covers every byte before it: of both Hellos, and of what
 /// followed. So who repeats a Hello that it has heard gets no further than that, and a lane that was
@@ -56,7 +56,7 @@ impl Proofs {
     }
 }
 
-/// What a message of a side in a phase proves
+/// Returns the claim that a message of a side in a phase proves
 fn proves(role: Role, phase: HandshakePhase) -> Proves {
     match (role, phase) {
         (Role::Connector, HandshakePhase::Hello) => Proves::ConnectorHello,

@@ -69,7 +69,7 @@ fn sides_with_one_secret_agree_however_the_bytes_are_cut() {
         assert_eq!(drain(&mut acceptor), [selected]);
         acceptor.answer(LaneKind::Tcp, "");
         let answer = said(&mut acceptor);
-        // What follows at once are frames, and are left.
+        // The bytes that follow immediately are frames, and are left.
         let with_frame = [&answer[..], &[7; 40]].concat();
         let used = connector.handle_bytes(connector.started, &with_frame);
         assert_eq!(used, Ok(answer.len()));
@@ -215,7 +215,7 @@ fn not_a_byte_of_what_was_said_can_be_changed() {
 
 #[test]
 fn the_lane_cannot_be_talked_down() {
-    // Somebody in between makes tcp of what was selected, or answered, or gives a reason.
+    // A process in between makes tcp of the lane that was selected or answered, or gives a reason.
     let proof = [0; 32];
     for said_instead in [
         [&encode_choice(SELECT, LaneKind::Tcp, "")[..], &proof].concat(),

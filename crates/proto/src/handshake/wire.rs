@@ -72,7 +72,7 @@ pub(super) fn choice_bytes(
     }
 }
 
-/// Whether bytes are how a Hello of some version begins, as far as they have come
+/// Returns whether bytes are how a Hello of some version begins, as far as they have come
 fn may_be_hello(received: &[u8]) -> bool {
     // Its length is below 65,536, so the third byte is 0, which it is not in text.
     let magic = received.get(MAGIC_OFFSET..).unwrap_or_default();
@@ -87,7 +87,7 @@ fn may_be_hello(received: &[u8]) -> bool {
         && magic[..magic_bytes] == MAGIC[..magic_bytes]
 }
 
-/// Whether bytes are how Dask's own protocol begins, as far as they have come
+/// Returns whether bytes are how Dask's own protocol begins, as far as they have come
 ///
 /// A u64 with the number of bytes that follow, and a u64 with the number of frames in them, which
 /// is one for what a connection begins with (`pack_frames` in `distributed.protocol.utils`).
@@ -104,8 +104,8 @@ fn may_be_dask(received: &[u8]) -> bool {
             .all(|(found, expected)| found == expected)
 }
 
-/// Whether bytes are how TLS begins, as far as they have come: a record (RFC 8446, section 5.1) of a
-/// handshake or of an alert
+/// Returns whether bytes are how TLS begins, as far as they have come: a record (RFC 8446, section
+/// 5.1) of a handshake or of an alert
 fn may_be_tls(received: &[u8]) -> bool {
     let (content, rest) = match received {
         [content, rest @ ..] => (*content, rest),

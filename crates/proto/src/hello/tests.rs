@@ -1,4 +1,4 @@
-//! What is read of a Hello, and what is refused.
+//! Parsing of a Hello: fields that are read, and bytes that are refused.
 
 use proptest::prelude::*;
 

@@ -15,7 +15,7 @@ pub(crate) struct Lane {
     fate: Fate,
 }
 
-/// What becomes of bytes written from now on
+/// Fate of bytes written from now on
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
     /// They come
@@ -98,7 +98,7 @@ impl Lane {
         self.pieces.front().map(|piece| piece.0)
     }
 
-    /// Whether the reader knows that nothing will come
+    /// Returns whether the reader knows that nothing will come
     pub(crate) fn is_at_end(&self) -> bool {
         self.fate == Fate::Cut && self.pieces.is_empty()
     }

@@ -51,7 +51,7 @@ impl Message {
         message
     }
 
-    /// Whether the receiver may fetch all of its bytes
+    /// Returns whether the receiver may fetch all of its bytes
     pub(crate) fn may_be_fetched(segment_bytes: &[u64], sources: &[SegmentSource]) -> bool {
         let mut segments = segment_bytes.iter().zip(sources);
         !sources.is_empty() && segments.all(|(bytes, source)| *bytes == 0 || source.offer.is_some())

@@ -1,4 +1,4 @@
-//! What one side should do with receives and messages, said as plainly as possible.
+//! Reference model of one side's receives and messages, as plain as possible.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(crate) struct Waiting {
     pub(crate) bytes: u64,
     /// Credit that it holds while it waits: messages, and bytes
     pub(crate) cost: (u64, u64),
-    /// Whether a receive had it that was withdrawn
+    /// True if a withdrawn receive had it
     pub(crate) is_returned: bool,
 }
 
@@ -104,7 +104,7 @@ impl Model {
         stored.map(|waiting| waiting.bytes).sum()
     }
 
-    /// Whether a message waits for such a receive
+    /// Returns whether a message waits for such a receive
     pub(crate) fn has(&self, selector: Selector) -> bool {
         self.unexpected.iter().any(|m| wants(selector, m.kind))
     }

@@ -28,7 +28,7 @@ pub(crate) struct Node {
     sends: Slab<Message>,
     recvs: Slab<Capacity>,
     arrivals: HashMap<ArrivalId, Arrival>,
-    /// What the driver does in its own time
+    /// Work that the driver does in its own time
     pub(crate) works: Vec<Work>,
     /// Receives whose message is dropped as it comes
     dropped: HashSet<RecvId>,
@@ -40,13 +40,13 @@ pub(crate) struct Node {
     writing: Option<Writing>,
     /// Sends of which no frame was polled, oldest first
     unstarted: VecDeque<SendId>,
-    /// What this side has started
+    /// Messages that this side has started
     pub(crate) sent: Journal,
-    /// What the peer has started
+    /// Messages that the peer has started
     pub(crate) incoming: Journal,
-    /// What this side lets the other have: memory that both sides reach
+    /// Memory that this side lends to the other, and that both reach
     pub(crate) lent: Shared,
-    /// What the peer lets this side have
+    /// Memory that the peer lends to this side
     pub(crate) borrowed: Shared,
     /// Messages of the peer of which the start has come
     arrived: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// What is to happen in a workload, by name
+    /// Returns the events that have to happen in a workload, by name
     pub(crate) fn counts(&self) -> [(&'static str, u64); 10] {
         [
             ("received", self.received),
@@ -104,7 +104,7 @@ impl Tally {
 struct Arrival {
     segment_bytes: Vec<u64>,
     sources: Option<Vec<SegmentSource>>,
-    /// Whether the driver chose how its bytes come
+    /// True if the driver chose how its bytes come
     asks: bool,
     store: Store,
     content: Vec<u8>,

@@ -24,7 +24,7 @@ pub(crate) struct World {
     workload_steps: u64,
 }
 
-/// What goes wrong, and when
+/// Fault, and its time
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) step: u64,
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// What callers ask for while the workload lasts
+    /// Makes the requests of callers while the workload lasts
     fn ask(&mut self, this: usize) {
         let now = self.now();
         let rng = &mut self.rng;

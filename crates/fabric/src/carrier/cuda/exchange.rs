@@ -1,8 +1,9 @@
 //! The channel of the CUDA carrier: what has been offered, by either side, and what is back.
 //!
-//! The engine reads it, so that it never fills up for long, and whoever takes looks there first. A thread of
-//! the driver says when a device has finished: it sends a packet, or rings a doorbell, and takes no lock
-//! under which CUDA is called, since CUDA may wait for that very thread.
+//! The engine reads the channel, so that it never stays full for long; a caller that takes reads it
+//! first. A thread of the driver says when a device has finished: it sends a packet, or rings a
+//! doorbell, and takes no lock under which CUDA is called, since CUDA may wait for that very
+//! thread.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -20,7 +21,7 @@ use super::ways::{Way, Ways};
 use crate::carrier::packets;
 use crate::runtime::{Engine, Source, SourceId, lock};
 
-/// What one end of the carrier shares with the engine, and with payloads under way
+/// State that one end of the carrier shares with the engine, and with payloads under way
 pub(super) struct Exchange {
     pub(super) outbox: Arc<Outbox>,
     /// The peer is a context of this process
@@ -32,10 +33,10 @@ pub(super) struct Exchange {
     id: OnceLock<SourceId>,
 }
 
-/// What is on its way out; threads of the driver may use it
+/// Packets to be sent; threads of the driver may use it
 pub(super) struct Outbox {
     socket: OwnedFd,
-    /// What the socket has not taken
+    /// Packets that the socket has not taken
     late: Mutex<VecDeque<Encoded>>,
     /// Has the engine look at `late`
     wake: Doorbell,
@@ -43,11 +44,11 @@ pub(super) struct Outbox {
 
 #[derive(Default)]
 struct State {
-    /// What the peer has offered, by ticket
+    /// Offers of the peer, by ticket
     came: BTreeMap<u64, Came>,
     /// Allocations of the peer that its tickets may name
     known: Known,
-    /// What we have offered or given, by ticket
+    /// Offers and gifts of this side, by ticket
     held: BTreeMap<u64, Held>,
     next_ticket: u64,
     /// Payloads that a device is moving here, by number
@@ -62,7 +63,7 @@ struct State {
     is_ended: bool,
 }
 
-/// What the peer says of one ticket
+/// State of one ticket as the peer reports it
 pub(super) enum Came {
     Offer {
         bytes: u64,
@@ -72,7 +73,7 @@ pub(super) enum Came {
     Failed(String),
 }
 
-/// What a device is to do before the peer may take a segment, and what has to stay meanwhile
+/// Work that a device does before the peer may take a segment, and the memory to keep meanwhile
 struct Held {
     transfer: Option<Transfer>,
     is_given: bool,
@@ -114,7 +115,7 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// What rings for the connection
+    /// Returns the doorbell of the connection
     pub(super) fn doorbell(&self) -> Arc<Doorbell> {
         Arc::clone(&self.doorbell)
     }
@@ -142,7 +143,7 @@ impl Exchange {
         }
     }
 
-    /// Lets go of what belongs to an offer
+    /// Releases what belongs to an offer
     pub(super) fn release(&self, ticket: u64) {
         let mut state = lock(&self.state);
         let released = state.held.remove(&ticket);
@@ -150,7 +151,7 @@ impl Exchange {
         drop(released);
     }
 
-    /// What a ticket stands for, of so many bytes, once
+    /// Takes the peer's report on a ticket of so many bytes; a second call finds none
     pub(super) fn take(&self, ticket: u64, bytes: u64) -> Option<Came> {
         let ticket = Ticket::decode(ticket);
         if let Some(came) = lock(&self.state).take(ticket, bytes) {
@@ -188,7 +189,7 @@ impl Exchange {
         lock(&self.state).ways.learn(way, bytes, took);
     }
 
-    /// A payload that moved alone took longer than this, when nobody looked any more
+    /// Records that a payload took longer than this, because no caller looked when it was over
     pub(super) fn learn_at_least(&self, way: Way, bytes: u64, took: Duration) {
         lock(&self.state).ways.learn_at_least(way, bytes, took);
     }
@@ -207,7 +208,7 @@ impl Exchange {
         lock(&self.state).moving.remove(&number);
     }
 
-    /// Whether the peer may be about to fetch what was offered, and has not said that it has
+    /// Returns whether the peer may be about to fetch an offer, and has not said that it has
     pub(super) fn is_anything_held(&self) -> bool {
         !lock(&self.state).held.is_empty()
     }
@@ -346,7 +347,7 @@ impl Exchange {
 }
 
 impl State {
-    /// What a ticket stands for, if that is known
+    /// Takes the peer's report on a ticket, if it has come
     fn take(&mut self, ticket: Ticket, bytes: u64) -> Option<Came> {
         let place = match ticket {
             Ticket::Counted(ticket) => return self.came.remove(&ticket),
@@ -367,7 +368,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// What an honest peer does not say.
+    /// Packets that a correct peer does not send.
     fn handle(&mut self, packet: Packet) -> Result<Option<Held>, String> {
         let (ticket, came) = match packet {
             Packet::Offer {
@@ -395,7 +396,7 @@ impl State {
                 return Ok(is_given.then(|| self.held.remove(&ticket)).flatten());
             }
         };
-        // Nobody is going to ask for it.
+        // No receive is going to ask for it.
         if self.is_left {
             return Ok(None);
         }
@@ -406,7 +407,7 @@ impl State {
         Ok(None)
     }
 
-    /// Forgets offers that are over: nobody is going to take them
+    /// Forgets offers that are over, which no receive is going to take
     fn forget_below(&mut self, lowest: u64) {
         while let Some(first) = self.came.first_entry()
             && *first.key() < lowest
@@ -428,7 +429,7 @@ impl Source for Exchange {
             && port == PORT_SOCKET
         {
             self.drain();
-            // Whoever waits for one of them sleeps on this.
+            // Receives that wait for one of them sleep on this doorbell.
             self.doorbell.notify();
         }
         if lock(&self.state).is_ended {
@@ -467,7 +468,7 @@ impl Outbox {
         if late.is_empty() {
             match encoded.send(&self.socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The peer has ended: nobody asks for it.
+                // The peer has ended: no receive asks for it.
                 _ => return,
             }
         }
@@ -489,7 +490,7 @@ impl Outbox {
     }
 }
 
-/// What a peer says of memory of devices, without a device
+/// Handler of a peer's packets about memory of devices, without a device
 #[derive(Default)]
 pub struct CudaPackets(State);
 
@@ -498,7 +499,7 @@ impl CudaPackets {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, which ends the carrier.
+    /// Describes the fault of the packet, which ends the carrier.
     pub fn receive(
         &mut self,
         bytes: &[u8; PACKET_BYTES],
@@ -510,7 +511,7 @@ impl CudaPackets {
         Ok(encoded.bytes)
     }
 
-    /// Whether something has come under a ticket, which is taken
+    /// Takes what has come under a ticket, returning whether there was something
     pub fn take(&mut self, ticket: u64) -> bool {
         self.0.take(Ticket::decode(ticket), 0).is_some()
     }
@@ -524,7 +525,7 @@ impl CudaPackets {
 const PORT_SOCKET: u8 = 0;
 const PORT_WAKE: u8 = 1;
 
-/// How often to ask whether a device has failed, which nobody tells
+/// Interval of the checks for a failed device, because no callback reports the failure
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Offers of a peer that wait at once: as many as sends and their segments can wait there

@@ -1,13 +1,13 @@
 //! The CUDA carrier: memory of a device is opened by the receiver, whose device copies it.
 //!
-//! The sender offers a segment where it lies, by a handle of its allocation, once what its producer has put
-//! on a stream is done; nobody waits for that. The receiver has a device copy it to its place, after what
-//! is to be done there first, and then says that it has it. What cannot be shared is copied into memory
-//! that can be, as is what has to be given away. Between contexts of one process, where no handle opens, an
-//! address does.
+//! The sender offers a segment where it lies, by a handle of its allocation, when the work that its
+//! producer has put on a stream is done; no thread waits for that. The receiver has a device copy
+//! the segment to its place, after the earlier work on that place, and then says that it has the
+//! segment. A segment that cannot be shared, or that has to be given away, is copied into memory
+//! that can be shared. Between contexts of one process, where no handle opens, an address does.
 //!
-//! Handles and descriptors go on a socket of their own ([`exchange`]); the ticket on the lane names them. An
-//! allocation that the peer has been told of is named by the ticket itself ([`slots`]).
+//! Handles and descriptors go on a separate socket ([`exchange`]); the ticket on the lane names
+//! them. The ticket itself names an allocation that the peer knows already ([`slots`]).
 //! The memory belongs to the send until the receiver has it, or has gone. See docs/design/cuda.md.
 
 mod allocator;
@@ -238,7 +238,7 @@ impl Carrier for CudaCarrier {
 impl Drop for CudaCarrier {
     fn drop(&mut self) {
         self.exchange.leave();
-        // What is under way keeps what it uses.
+        // Payloads under way keep the objects that they use.
         drop(std::mem::take(&mut *lock(&self.importer)));
     }
 }

@@ -1,4 +1,4 @@
-//! What the two ends of the CUDA carrier say to each other: docs/design/cuda.md.
+//! Packets between the two ends of the CUDA carrier: docs/design/cuda.md.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) enum Packet {
         slot: Option<Slot>,
         place: Offered,
     },
-    /// What was given has been taken, or is not wanted
+    /// The given memory has been taken, or is not wanted
     Returned { ticket: u64 },
     /// A segment will not come: its device has failed
     Failed { ticket: u64, detail: String },
@@ -286,7 +286,7 @@ mod tests {
             panic!("it came as something else");
         };
         assert_eq!(slot, Some(given));
-        // What is given, or opened anew each time, is not.
+        // An offer that is given, or opened anew each time, has no slot.
         let mut bytes = packet.encode().bytes;
         bytes[2] = 1;
         assert!(Packet::decode(&bytes, Vec::new()).is_err());

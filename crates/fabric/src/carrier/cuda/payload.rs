@@ -59,7 +59,7 @@ struct Moving {
     is_armed: bool,
 }
 
-/// What has to stay open: a mapping, or nothing
+/// Mapping that has to stay open, or nothing
 type Keep = Option<Arc<dyn Any + Send + Sync>>;
 
 impl CudaPayload {
@@ -191,7 +191,7 @@ impl Moving {
         self.transfer.ask_over().map_err(out_of_reach)
     }
 
-    /// Remembers how long it took, if somebody has looked all the while
+    /// Records how long it took, if a caller has looked all the while
     fn learn(&self, exchange: &Exchange, bytes: u64) {
         if let Some(way) = self.way.filter(|_| !self.is_armed) {
             exchange.learn_way(way, bytes, self.begun_at.elapsed());
@@ -208,7 +208,7 @@ impl Moving {
             exchange.learn_at_least(way, bytes, self.begun_at.elapsed());
         }
         let doorbell = exchange.doorbell();
-        // Whoever looks next is told of a device that has failed; the engine does from time to time.
+        // The next look reports a device that has failed; the engine looks from time to time.
         if let Err(error) = self.transfer.tell(move || doorbell.notify()) {
             tracing::debug!(%error, "a device does not say when it has finished");
         }
@@ -314,7 +314,8 @@ impl Drop for CudaPayload {
         {
             self.is_given = is_given;
         }
-        // What a device still reads of it has been opened, and stays until it is through.
+        // Memory that a device still reads has been opened, and stays until the device has
+        // finished.
         if self.is_given {
             let ticket = self.ticket;
             self.exchange.outbox.post(&Packet::Returned { ticket });
@@ -322,13 +323,13 @@ impl Drop for CudaPayload {
     }
 }
 
-/// Whether a device copies within itself, in one context
+/// Returns whether a device copies within itself, in one context
 fn is_within(driver: &Driver, offered: &Offered, from: &Place, to: &Place) -> bool {
     let Offered::Exported(export) = offered else {
-        // Of this process, whose copies nobody has to make way for.
+        // Memory of this process: its copies need not make way for other processes.
         return false;
     };
-    // What is of a device that is not seen here is opened by another one.
+    // Memory of a device that this process does not see is opened by another device.
     let seen = driver.find(export.device).map(Device::ordinal);
     seen == Some(to.memory.device()) && from.memory.context() == to.memory.context()
 }

@@ -2,8 +2,8 @@
 //!
 //! A packet may name a *slot* for the allocation that it is about. From then on a ticket says the slot and
 //! an offset, and no packet is sent. A slot is given to another allocation once all that was offered by it
-//! is over. Tickets and packets travel apart, so both have the slot's *generation*: whoever reads a ticket
-//! of one that has not come waits for its packet.
+//! is over. Tickets and packets travel apart, so both have the slot's *generation*: the reader of a
+//! ticket whose generation has not come waits for its packet.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Slot {
     pub(super) generation: u16,
 }
 
-/// What a ticket says by itself
+/// Content of a ticket
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ticket {
     /// A packet says the rest
@@ -118,7 +118,7 @@ impl Slots {
         }
     }
 
-    /// Whether the peer may be about to fetch something
+    /// Returns whether the peer may be about to fetch something
     pub(super) fn is_any_outstanding(&self) -> bool {
         self.outstanding > 0
     }
@@ -162,7 +162,7 @@ impl Known {
         self.0.insert(slot.number, (slot.generation, export));
     }
 
-    /// What lies in the allocation of a slot; `None` if its packet has not come
+    /// Finds the place at an offset in the allocation of a slot; `None` if its packet has not come
     pub(super) fn find(&self, slot: Slot, offset: u64) -> Option<Result<Export, String>> {
         let (generation, export) = self.0.get(&slot.number)?;
         let is_it = *generation == slot.generation;
@@ -278,7 +278,7 @@ mod tests {
         known(&mut slots, 100, 0);
         let again = named(&mut slots, 101);
         assert_eq!((again.number, again.generation), (0, 1));
-        // What was offered before is not taken for what is there now.
+        // An earlier offer is not taken for the present content of the slot.
         let mut peer = Known::default();
         peer.learn(first, Ok(export(0, 0)));
         assert!(peer.find(again, 5).is_none());

@@ -1,8 +1,8 @@
 //! Which way copies within a device take, by how long they took.
 //!
-//! A device that other processes use, too, may keep a copy waiting until it has turned to ours; by way of
-//! the host it is sooner there then, and later where nothing is in the way. Nobody says which it is, so it
-//! is measured, for each size, and looked at again from time to time.
+//! A device that other processes use, too, may keep a copy waiting until it has turned to ours:
+//! then the way by the host is faster, and otherwise it is slower. No interface reports which case
+//! applies, so both ways are measured, for each size, and again from time to time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) enum Way {
     ByHost,
 }
 
-/// What is known of each way
+/// Measurements of each way
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     /// By the power of two below the size
@@ -144,7 +144,7 @@ mod tests {
     fn where_nothing_is_in_the_way_copies_are_direct() {
         let mut ways = Ways::default();
         assert_eq!(ways.choose(MIB), Way::Direct);
-        // Twice somebody looked late.
+        // Two late looks.
         learn_all(&mut ways, Way::Direct, [300, 12, 4000]);
         assert_eq!(chosen(&mut ways, 1000), 0);
     }
@@ -174,7 +174,7 @@ mod tests {
         let mut ways = Ways::default();
         learn_all(&mut ways, Way::Direct, [150, 155, 149]);
         learn_all(&mut ways, Way::ByHost, [50, 49, 51]);
-        // Who sleeps at once says nothing by that.
+        // A caller that sleeps immediately gives no measurement.
         for _ in 0..SAMPLES {
             ways.learn_at_least(Way::ByHost, MIB, Duration::from_micros(3));
         }

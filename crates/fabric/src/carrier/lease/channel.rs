@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::reexport::Descriptors;
 use crate::carrier::packets::{self, DESCRIPTORS_MAX};
 
-/// What is said of a descriptor on the socket: docs/design/wire-format.md, section 2
+/// Packet that goes with a descriptor on the socket: docs/design/wire-format.md, section 2
 pub(super) struct Packet {
     /// Where the lease begins in the memory, in bytes
     pub(super) offset: u64,

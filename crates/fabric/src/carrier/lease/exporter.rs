@@ -17,7 +17,7 @@ use super::channel::{Packet, send};
 use super::reexport::{Descriptors, descriptors_of};
 use crate::runtime::{Engine, Source, SourceId, lock};
 
-/// Exports memory of ours
+/// Exports memory of this process
 pub(super) struct Exporter {
     socket: Arc<OwnedFd>,
     arena: Option<Arena>,
@@ -26,7 +26,7 @@ pub(super) struct Exporter {
     id: OnceLock<SourceId>,
 }
 
-/// What the peer has of ours
+/// Exports that the peer holds
 struct Exported {
     leases: ExportedLeases,
     /// Nothing more is exported: returns are not noticed any more
@@ -69,7 +69,7 @@ impl Exporter {
 
     /// Exports memory to the peer, returning the ticket; `None` if it must be sent instead
     pub(super) fn give(&self, memory: &[u8]) -> Option<u64> {
-        // What is received is aligned, wherever in the peer's memory it lies.
+        // Received memory is aligned, wherever in the peer's memory it lies.
         if !memory.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES) {
             return None;
         }
@@ -152,7 +152,7 @@ impl Exporter {
         }
     }
 
-    /// Whether the peer has dropped all that it imported, or is dead
+    /// Returns whether the peer has dropped all that it imported, or is dead
     fn peer_has_ended(&self) -> bool {
         let mut polled = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         let now = Timespec {

@@ -20,11 +20,11 @@ pub(super) struct Importer {
     imported: ImportedLeases,
     /// The process that imports; one forked from it has copies of everything
     pid: u32,
-    /// What came over the channel and is kept to be passed on
+    /// Descriptors that came over the channel and are kept to be passed on
     cache: Mutex<DescriptorCache>,
 }
 
-/// What the receipt of a lease keeps
+/// State that the receipt of a lease keeps
 struct Kept {
     _importer: Arc<Importer>,
     /// Set once the lease has come, if it can be exported again

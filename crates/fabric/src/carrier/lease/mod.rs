@@ -1,4 +1,4 @@
-//! The lease carrier: memory that nobody writes to any more is mapped by the receiver.
+//! The lease carrier: the receiver maps memory that is not written to any more.
 //!
 //! Two peers on one host keep the Unix socket of the bootstrap, the *lease channel*, and a
 //! completion table in shared memory. The exporter sends the descriptor of the memory over the
@@ -7,7 +7,7 @@
 //! imported stays valid after it, so the exporter goes on listening until the importer shuts its
 //! direction of the channel down, or dies.
 //!
-//! What was imported may be exported again: [`reexport`].
+//! Imported memory may be exported again: [`reexport`].
 
 mod channel;
 mod exporter;
@@ -28,7 +28,7 @@ use super::{Carrier, Payload, TakeError};
 use crate::memory::Segment;
 use crate::runtime::Engine;
 
-/// What the carrier is made of, before there is a connection
+/// Parts of the carrier, before there is a connection
 pub(crate) struct LeaseParts {
     /// The lease channel
     pub(crate) socket: OwnedFd,
@@ -108,7 +108,8 @@ impl LeasePackets {
 
 impl Drop for LeaseCarrier {
     fn drop(&mut self) {
-        // What the peer has sent and we have not taken is back, though something is held.
+        // Leases that the peer has sent and this side has not taken are given back, though others
+        // are held.
         self.importer.close();
         self.exporter.leave();
     }

@@ -1,9 +1,9 @@
-//! What it takes to export again what was imported.
+//! Export of imported memory, and the descriptors that go with it.
 //!
 //! The peer that imports from us maps the owner's memory, and our lease stays out until it has given
 //! back. Should we die before that, the owner must not take our end for the end of the lease. So with
 //! the descriptor of the memory goes that of our lease channel to the owner, a *keep-alive
-//! descriptor*: as long as the peer has it open, the owner hears of no end. (All else that we had
+//! descriptor*: as long as the peer has it open, the owner sees no end. (All else that we had
 //! imported from that owner stays out as long.) What was exported to us over others comes with their
 //! keep-alive descriptors, and they all go along.
 //!
@@ -44,7 +44,8 @@ pub(super) fn handle_of_lease(
     Ok(ReexportHandle::new(cache.keep_copy(memory)?, offset, kept))
 }
 
-/// What is to be sent along; none if it has come too far already
+/// Returns the descriptors to be sent along; none if the memory has been passed on too often
+/// already
 pub(super) fn descriptors_of(handle: &ReexportHandle) -> Option<Descriptors<'_>> {
     let descriptors: Descriptors<'_> = handle.descriptors().collect();
     (descriptors.len() <= DESCRIPTORS_MAX).then_some(descriptors)

@@ -20,7 +20,7 @@ use super::tickets::Tickets;
 use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::ucx::{Kind, UcxEnd, header};
 
-/// What one end of a connection is going to offer
+/// Offers that one end of a connection is going to make
 pub(super) struct Departures {
     end: Arc<UcxEnd>,
     tickets: Arc<Tickets>,
@@ -87,7 +87,7 @@ impl Departures {
         Ok(departures)
     }
 
-    /// What the driver is to call when a device has got to what a ticket is for
+    /// Returns the callback that the driver calls when a device has reached the point of a ticket
     fn told(&self, ticket: u64) -> impl FnOnce() + Send + 'static {
         let ready = Arc::clone(&self.ready);
         move || {
@@ -136,7 +136,7 @@ impl Departures {
         };
         lock(&self.state).held.insert(ticket, held);
         self.schedule();
-        // It may have been told before it was there.
+        // The callback may have come before the entry was there.
         self.ready.wake.notify();
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Source for Departures {
     }
 }
 
-/// How often to ask whether a device has failed, which nobody tells
+/// Interval of the checks for a failed device, because no callback reports the failure
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a peer is told of a failure, at most
+/// Most bytes of the text that reports a failure to the peer
 const TEXT_BYTES_MAX: usize = 256;

@@ -1,11 +1,13 @@
-//! The carrier over rendezvous of UCX for memory of NVIDIA's devices, which UCX is told about.
+//! The carrier over rendezvous of UCX for memory of NVIDIA's devices, whose addresses UCX gets.
 //!
 //! Where a libucp has its module for CUDA it moves such memory by itself: by way of the host, straight
-//! out of a network card (GPUDirect), or over NVLink, as it finds best. What it does not know are streams,
-//! so a segment is offered when what its producer has put on a stream is done, and fetched when what the
-//! consumer has put on its own is. Nobody waits for either ([`departures`](super::departures)).
+//! out of a network card (GPUDirect), or over NVLink, as it finds best. UCX does not know streams,
+//! so a segment is offered when the work that its producer has put on a stream is done, and fetched
+//! when the work that the consumer has put on its own is done. No thread waits for either
+//! ([`departures`](super::departures)).
 //!
-//! What has to be given away is copied on the device first, as the program may write to its memory then.
+//! A segment that has to be given away is copied on the device first, as the program may write to
+//! its memory then.
 
 use std::any::Any;
 use std::io::{self, IoSliceMut};
@@ -169,7 +171,7 @@ enum State {
     Awaited,
     /// It can be fetched
     Offered(Offer),
-    /// What is to be written to is still in use
+    /// The memory to be written to is still in use
     Landing(Offer, Transfer, Place),
     /// It is on its way to memory of a device
     ToDevice(Arc<DeviceLanding>),

@@ -1,8 +1,9 @@
 //! The carrier over rendezvous of UCX: a segment is offered as an active message, of which the
 //! receiver gets the header alone, and fetches the bytes straight into their place.
 //!
-//! UCX keeps the memory on either side until an operation is over, whoever has given up meanwhile: it
-//! belongs to the operation. The receiver refuses what comes another way, which the sender has it told.
+//! UCX keeps the memory on either side until an operation is over, even if a caller has given up
+//! meanwhile: the memory belongs to the operation. The receiver refuses a segment that comes
+//! another way, and reports that to the sender.
 
 mod departures;
 mod device;

@@ -12,7 +12,7 @@ pub(crate) struct Tickets(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Those that the peer has neither fetched nor refused
+    /// Tickets that the peer has neither fetched nor refused
     open: BTreeSet<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Tickets {
         lock(&self.0).open.remove(&ticket);
     }
 
-    /// Whether the peer may still fetch
+    /// Returns whether the peer may still fetch
     pub(super) fn is_open(&self, ticket: u64) -> bool {
         lock(&self.0).open.contains(&ticket)
     }

@@ -1,4 +1,4 @@
-//! What carriers bring: payload of accepted messages, on its way to where it stays.
+//! Payload of accepted messages that carriers bring, on its way to where it stays.
 
 use std::io;
 use std::time::Duration;
@@ -187,7 +187,7 @@ impl Port {
     }
 }
 
-/// What became of the memory of a payload
+/// Outcome for the memory of a payload
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Adopted {
     /// It is that of the message

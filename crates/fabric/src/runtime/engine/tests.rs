@@ -49,7 +49,7 @@ fn what_is_expected_is_found_awake_and_what_does_not_come_is_slept_for() {
     assert_eq!(events.drain(..).count(), 1);
     engine.doorbell.clear();
 
-    // Nothing comes but a deadline, behind which nobody polls.
+    // Nothing comes but a deadline, behind which no caller polls.
     let engine = Engine::new(Duration::from_micros(50)).unwrap();
     engine.thread.get_or_init(|| std::thread::current().id());
     let source = engine.register(Arc::new(Counting::default()));

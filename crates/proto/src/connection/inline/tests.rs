@@ -14,7 +14,7 @@ use crate::limits::Limits;
 ///
 /// Payloads are not carried: only their sizes are.
 struct Pair {
-    /// Whether the inline path is taken where it can be
+    /// True if the inline path is taken where possible
     inline: bool,
     taken: usize,
     limits: Limits,

@@ -15,7 +15,7 @@ const ANY: Selector = Selector::Tagged {
     mask: TagMask::ANY,
 };
 
-/// A receiving half with the events that nobody has looked at
+/// A receiving half with the events that no test has looked at
 struct Bench {
     half: RecvHalf,
     events: VecDeque<Event>,

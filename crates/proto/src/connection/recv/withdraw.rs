@@ -1,4 +1,4 @@
-//! What a receive gives back: its place in the queue, or the message that it has met or got.
+//! Withdrawal of receives: a receive gives back its place in the queue, or its message.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ impl RecvHalf {
             .put(posted.recv.0, Whereabouts::Met(arrival));
     }
 
-    /// Takes back a message that a receive had got and nobody has seen
+    /// Takes back a message that a receive had got and no caller has seen
     pub(in crate::connection) fn restore(
         &mut self,
         message: u64,

@@ -1,4 +1,4 @@
-//! What must hold of one side at any time, when nothing moves, and at the end.
+//! Invariants of one side at any time, when nothing moves, and at the end.
 
 use backhaul_proto::MessageKind;
 
@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Whether everything is done and the other side knows
+    /// Returns whether everything is done and the other side knows
     pub(crate) fn is_over(&self) -> bool {
         self.connection.is_flushed()
             && self.writing.is_none()

@@ -1,4 +1,4 @@
-//! What a connection reports to its driver, held against the model.
+//! Reports of a connection to its driver, checked against the model.
 
 use backhaul_proto::{ArrivalId, Capacity, Event, RecvId, SegmentBytes, SourceTable, Store};
 
@@ -116,14 +116,14 @@ impl Node {
         }
     }
 
-    /// A receive is withdrawn that is over, and nobody has seen its message
+    /// Withdraws a receive that is over, and whose message no caller has seen
     fn restore(&mut self, mut stored: Arrival, mut waiting: Waiting) {
         let (message, kind) = (waiting.message as u64, waiting.kind);
         let arrival = self.connection.restore(message, kind, waiting.bytes);
         stored.store = Store::Allocate;
         let other = self.arrivals.insert(arrival, stored);
         assert!(other.is_none(), "{arrival:?} is another message");
-        // What it took is forgotten.
+        // The cost that it took is forgotten.
         waiting.cost = (1, 0);
         self.model.put_back(waiting);
         self.tally.restored += 1;

@@ -1,4 +1,4 @@
-//! What a driver does in its own time: answers to messages that ask, fetches, carried parts.
+//! Driver's work in its own time: answers to messages that ask, fetches, carried parts.
 
 use std::time::Instant;
 

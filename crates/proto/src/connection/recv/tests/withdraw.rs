@@ -339,7 +339,7 @@ fn messages_that_are_given_up_each_time_do_not_pile_up() {
     }
 }
 
-/// Receives an eager message that nobody looks at, returning its number
+/// Receives an eager message that no caller looks at, returning its number
 fn received(bench: &mut Bench, untagged: bool) -> u64 {
     if let Incoming::Payload { arrival, .. } = bench.start(FrameKind::Eager, untagged, 10) {
         bench.half.handle_payload(arrival, &mut bench.events);

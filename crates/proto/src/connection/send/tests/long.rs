@@ -1,4 +1,4 @@
-//! What becomes of long messages of which a carrier may bring something
+//! Long messages of which a carrier may bring a part
 
 use super::*;
 use crate::memory::{Device, MemoryKind, Offer, Vendor};
@@ -38,7 +38,7 @@ fn accepted(spans: &[Span]) -> SendHalf {
     half
 }
 
-/// What the driver is to do next, in short
+/// Next step of the driver, in short
 #[derive(Debug, Eq, PartialEq)]
 enum Next {
     /// Offset and size of a part

@@ -1,4 +1,4 @@
-//! What it costs to ask for a link, and to learn of one: `cargo bench -p backhaul-placement`
+//! Time to ask for a link, and to learn of one: `cargo bench -p backhaul-placement`
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

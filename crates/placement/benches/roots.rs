@@ -1,4 +1,4 @@
-//! What a plan of roots takes, by number of workers: `cargo bench -p backhaul-placement --bench roots`
+//! Time of a plan of roots, by number of workers: `cargo bench -p backhaul-placement --bench roots`
 
 use std::hint::black_box;
 

@@ -21,7 +21,7 @@ pub struct FairNetwork {
     /// Numbers of the flows on each edge
     on_edge: Vec<Vec<u32>>,
     now_s: f64,
-    /// Whether a flow came or went since the rates were computed
+    /// True if a flow came or went since the rates were computed
     stale: bool,
     /// Room for the computation of rates: what each edge has left, how many flows are not fixed
     left: Vec<f64>,
@@ -215,7 +215,7 @@ impl FairNetwork {
     }
 }
 
-/// What a network was told that cannot be
+/// Impossible value for a network
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -224,7 +224,7 @@ pub enum NetworkError {
     Capacity {
         /// Number of the edge
         edge: usize,
-        /// What it was given
+        /// Value that was given
         bytes_per_s: f64,
     },
     /// A path names an edge that is not there
@@ -241,7 +241,7 @@ pub enum NetworkError {
     /// A size that is no number from 0
     #[error("a flow of {bytes} bytes")]
     Bytes {
-        /// What it was given
+        /// Value that was given
         bytes: f64,
     },
     /// Time that goes backwards, or is no number
@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         /// Max-min: no edge above its capacity, and each flow has an edge that is full on which
-        /// nobody is faster
+        /// no other flow is faster
         #[test]
         fn rates_are_fair_and_nothing_is_left_unused(
             capacities in prop::collection::vec(1.0f64..100.0, 1..6),

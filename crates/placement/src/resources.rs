@@ -1,4 +1,4 @@
-//! What a worker has that tasks may hold: pools of ids and sums, and who holds what.
+//! Resources of a worker that tasks may hold: pools of ids and sums, and the leases on them.
 //!
 //! A pool is *indexed*, where each unit has an id and belongs to one group, or a *sum*, like bytes,
 //! of which only the amount counts. [`Pools`] lends both to tasks on one worker; [`Places`] knows
@@ -24,5 +24,5 @@ pub use self::quantity::{PER_ONE, Quantity, QuantityError};
 pub use self::request::{Request, RequestError, Unmeetable};
 pub use self::taste::{RanOn, Ways};
 
-/// Id of one unit of an indexed pool, as whoever declared it calls it
+/// Id of one unit of an indexed pool, as its declaration has it
 pub type UnitId = u32;

@@ -17,7 +17,7 @@ enum Step {
     GiveBack(usize),
 }
 
-/// What is left of each unit and of the sum, in parts
+/// Rest of each unit and of the sum, in parts
 struct Model {
     groups: Vec<Vec<UnitId>>,
     units: BTreeMap<UnitId, u64>,
@@ -129,7 +129,8 @@ fn in_units(parts: u64) -> f64 {
     parts as f64 / PER_ONE as f64
 }
 
-/// What was chosen is what was asked for, from as few units and groups as must be
+/// Checks that the chosen units are those that were asked for, from as few units and groups as must
+/// be
 fn check_choice(
     model: &Model,
     units: u64,

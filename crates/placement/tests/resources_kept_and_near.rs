@@ -1,4 +1,4 @@
-//! What is kept for one request, and what is near to each other: for any groups, in any order.
+//! Units that are kept for one request, and units near to each other: for any groups, in any order.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,7 @@ fn units_of_all_pools_are_taken_near_to_each_other() {
 #[test]
 fn a_gpu_is_chosen_for_the_cores_that_are_free_near_it() {
     let mut pools = pools(&two_sockets());
-    // Whoever takes cores alone begins with the first socket.
+    // A request for cores alone begins with the first socket.
     take(&mut pools, &request(&[("CORE", 3.0)])).expect("it is free");
     let both = take(&mut pools, &request(&[("CORE", 2.0), ("GPU", 1.0)])).expect("it is free");
     assert_eq!(ids(&pools, both, "GPU"), [2]);
@@ -133,7 +133,7 @@ fn two_that_want_all_do_not_keep_it_from_each_other() {
     assert_eq!(pools.keep_for(&pair, None), Ok(true));
     pools.give_back(held).expect("it was taken");
     assert_eq!(take(&mut pools, &one), None);
-    // Nobody waits with it any more.
+    // No request waits with it any more.
     pools.keep_no_longer();
     assert!(take(&mut pools, &one).is_some());
     let only = ["MEMORY".to_owned()];
@@ -156,8 +156,8 @@ fn a_new_declaration_keeps_nothing() {
 }
 
 proptest! {
-    /// Whatever others ask for meanwhile: who is kept for waits for those who hold, and for nobody
-    /// who comes later
+    /// With any other requests meanwhile: the request that units are kept for waits for their
+    /// holders, and for no request that comes later
     #[test]
     fn what_is_kept_is_had_once_its_holders_have_given_it_back(
         sizes in prop::collection::vec(1..5_u32, 1..4),
@@ -195,7 +195,7 @@ proptest! {
         for ended in holders {
             pools.give_back(ended).expect("it was taken");
         }
-        // Those that came later still hold what they hold.
+        // Later leases still hold their units.
         let lease = take(&mut pools, &wanted);
         prop_assert!(lease.is_some(), "kept for {wanted:?} beside {} others", others.len());
         for ended in others.into_iter().chain(lease) {

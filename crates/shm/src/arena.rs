@@ -19,7 +19,7 @@
 //! handlers), the parent sees what the child writes, and the child what the parent writes or
 //! recycles. (To take the mapping from the child instead, by `MADV_DONTFORK`, would turn every
 //! access to an inherited object into a crash.) Dask starts its workers by spawning, and a program
-//! that is started anew has no mapping of ours.
+//! that is started anew has no mapping of the arena.
 
 mod blocks;
 mod copy_on_write;
@@ -138,7 +138,7 @@ impl Arena {
         self.shared.lock()?.usable_bytes(start.as_ptr().addr())
     }
 
-    /// Whether this process is a fork of the one that made the arena
+    /// Returns whether this process is a fork of the one that made the arena
     pub fn is_inherited(&self) -> bool {
         !self.shared.origin.is_here()
     }
@@ -177,7 +177,7 @@ impl Arena {
         Some(copy)
     }
 
-    /// Whether bytes lie in a live block
+    /// Returns whether bytes lie in a live block
     pub fn holds(&self, bytes: &[u8]) -> bool {
         let blocks = self.shared.lock().filter(|_| self.shared.origin.is_here());
         blocks.is_some_and(|blocks| blocks.holds(bytes.as_ptr().addr(), bytes.len()))
@@ -248,7 +248,7 @@ impl Arena {
         exporters.push(sweep);
     }
 
-    /// Bytes of all the pages that the arena has, whoever looks at them; a system call per segment
+    /// Bytes of all the pages that the arena has, in all processes; a system call per segment
     ///
     /// Blocks that were never filled have less than their size, and none has more.
     pub fn resident_bytes(&self) -> usize {
@@ -260,7 +260,7 @@ impl Arena {
         memories.iter().map(|memory| memory.resident_bytes()).sum()
     }
 
-    /// What the arena holds now and has done so far, once returned leases are noticed
+    /// Counts of the arena, now and so far, once returned leases are noticed
     pub fn statistics(&self) -> ArenaStatistics {
         self.shared.sweep();
         self.shared
@@ -318,7 +318,7 @@ impl ArenaBuf {
     /// # Safety
     ///
     /// - They are of one call of [`into_parts`](Self::into_parts), and are used once.
-    /// - Nobody uses the memory but through the buffer.
+    /// - The memory is used only through the buffer.
     pub(crate) unsafe fn from_parts(start: NonNull<u8>, bytes: usize, arena: Arena) -> Self {
         Self {
             start,
@@ -402,7 +402,7 @@ pub struct ArenaStatistics {
     pub refused: u64,
 }
 
-/// What the clones of an arena, its buffers and its leases share
+/// State that the clones of an arena, its buffers and its leases share
 #[derive(Debug)]
 struct Shared {
     /// As given; the bounds in force are in `blocks`
@@ -412,7 +412,7 @@ struct Shared {
     populate_bytes_max: usize,
     /// Exporters that may hold returned leases; never locked while `blocks` is
     exporters: Mutex<Vec<Weak<dyn Sweep>>>,
-    /// What the system said when it was last asked for memory
+    /// Error of the system when it was last asked for memory
     refusal: Mutex<Option<Errno>>,
     origin: Origin,
 }
@@ -446,7 +446,8 @@ impl Shared {
                 unsafe { populate(start, bytes, huge) }
             }
             _ => {
-                // SAFETY: as above, and so are the blocks ahead; whoever has one does not notice.
+                // SAFETY: as above, and so are the blocks ahead; a thread that has one does not
+                // notice.
                 unsafe { populate(start, class.bytes() + ahead_bytes, huge) }
             }
         };
@@ -485,7 +486,7 @@ impl Shared {
             self.lock()?.refuse();
             return None;
         };
-        // What is left over, if another thread has reached the bound, is dropped after the lock.
+        // A surplus block, if another thread has reached the bound, is dropped after the lock.
         let adopted = self.lock()?.adopt(class, memory, deferred);
         adopted.ok()
     }
@@ -493,7 +494,7 @@ impl Shared {
     fn free(&self, start: NonNull<u8>) -> bool {
         let Some(mut blocks) = self.lock() else {
             // In a child, a thread of the parent had the lock. To keep memory is safe, to let
-            // somebody else free a block is not.
+            // another thread free a block is not.
             return true;
         };
         if !self.origin.is_here() {
@@ -545,7 +546,7 @@ impl Shared {
         for run in trims.chunk_by(Trim::is_followed_by) {
             let Trim { memory, offset, .. } = &run[0];
             let bytes = run.iter().map(|trim| trim.bytes).sum();
-            // SAFETY: the blocks are free and nobody gets them before `trimmed`; no peer has a
+            // SAFETY: the blocks are free and are not handed out before `trimmed`; no peer has a
             // lease.
             let removed = unsafe { memory.mapping().remove(*offset, bytes) };
             let mut more = DeferredWork::default();
@@ -570,9 +571,9 @@ impl Shared {
         !exporters.is_empty()
     }
 
-    /// Locks the blocks; None only in a child that was forked while somebody had the lock
+    /// Locks the blocks; None only in a child that was forked while another thread had the lock
     fn lock(&self) -> Option<MutexGuard<'_, Blocks>> {
-        // A panic under the lock is a failed assertion of ours, before anything changed.
+        // A panic under the lock is a failed assertion of the arena, before anything changed.
         if self.origin.is_here() {
             return Some(self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
         }

@@ -5,7 +5,7 @@
 //! it ends with its last mapping and descriptor. It is sealed against changes of its size, so
 //! neither side can make the other touch a page that is not there.
 //!
-//! Passing the descriptor is passing the right to write: whoever holds it can overwrite bytes and
+//! Passing the descriptor is passing the right to write: its holder can overwrite bytes and
 //! indices. That is the trust described in [`ring`](crate::ring), and no more is needed.
 
 mod error;
@@ -70,7 +70,7 @@ pub fn create(capacity_bytes: usize) -> Result<(Duplex, OwnedFd), CreateError> {
 
 /// Attaches to a channel that a peer created
 ///
-/// The peer is a stranger: kind, seals, size and header are checked before anything is mapped or
+/// The peer is not trusted: kind, seals, size and header are checked before anything is mapped or
 /// used. The descriptor is closed, since the mapping needs it no more. Bytes that the creator has
 /// already written are there to read.
 ///

@@ -18,8 +18,8 @@
 //!
 //! A peer may store anything. A word that is neither `CLOSED` nor the generation issued last is
 //! ignored; one that is returns the lease. A peer that returns a lease and still reads it sees
-//! recycled bytes, which harms nobody else. A peer that returns nothing holds at most [`SLOTS`]
-//! leases, which the exporter can count, until the connection ends.
+//! recycled bytes, which harms no other process. A peer that returns nothing holds at most
+//! [`SLOTS`] leases, which the exporter can count, until the connection ends.
 
 #[cfg(not(loom))]
 mod export;
@@ -81,7 +81,7 @@ pub fn create_table() -> Result<(CompletionTable, OwnedFd), TableError> {
 
 /// Attaches to a completion table that a peer created
 ///
-/// The peer is a stranger: seals, size and header are checked before anything is mapped. The
+/// The peer is not trusted: seals, size and header are checked before anything is mapped. The
 /// descriptor is closed.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 //!
 //! # Trust
 //!
-//! A peer may pass any descriptor. A pipe or socket that nobody reads would block a write, a
+//! A peer may pass any descriptor. A pipe or socket without a reader would block a write, a
 //! regular file cannot be watched by epoll, and a signal or timer descriptor is never cleared. So
 //! [`Doorbell::from_peer`] refuses everything but an eventfd.
 //!
@@ -24,7 +24,7 @@ use rustix::fs::{CWD, OFlags, fcntl_getfl, fcntl_setfl, readlinkat};
 use rustix::io::{Errno, read, write};
 use thiserror::Error;
 
-/// Wakes whoever watches it, in this process or another
+/// Notification that wakes its watchers, in this process or another
 #[derive(Debug)]
 pub struct Doorbell {
     /// An eventfd that counts, in non-blocking mode
@@ -99,13 +99,13 @@ impl Doorbell {
         Some(u64::from_ne_bytes(count))
     }
 
-    /// Whether a read takes one notification instead of all, so that a large count would wake the
-    /// reader for ever (`EFD_SEMAPHORE`)
+    /// Returns whether a read takes one notification instead of all, so that a large count would
+    /// wake the reader for ever (`EFD_SEMAPHORE`)
     fn is_semaphore(&self) -> bool {
         self.add(2);
         // None: the peer watches it and has taken them, so it is the one to read it, not we.
         let is_semaphore = self.take() == Some(1);
-        // What was taken may have been meant for either side.
+        // The notification that was taken may have been meant for either side.
         self.notify();
         is_semaphore
     }
@@ -179,7 +179,7 @@ fn check_kind(fd: BorrowedFd<'_>) -> Result<(), DoorbellError> {
     }
 }
 
-/// What `/proc/self/fd` says of an eventfd
+/// Name of an eventfd in `/proc/self/fd`
 const EVENTFD: &CStr = c"anon_inode:[eventfd]";
 
 #[cfg(test)]

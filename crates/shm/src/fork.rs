@@ -1,6 +1,6 @@
-//! Whether this process is the one that made a value, or a fork of it
+//! Detection of forks: finds whether this process is the one that made a value, or a fork of it
 //!
-//! A fork copies every value of ours, with the memory that it shares with the parent and with
+//! A fork copies every value of this crate, with the memory that it shares with the parent and with
 //! peers: two processes would hand out the same block, or give back the same lease. So what is
 //! shared acts in the process that made it only, and asks here which one this is.
 //!
@@ -81,7 +81,7 @@ mod real {
             }
         }
 
-        /// Whether this still is that process, and not a child of it
+        /// Returns whether this still is that process, and not a child of it
         pub(crate) fn is_here(self) -> bool {
             self == Self::here()
         }

@@ -63,7 +63,7 @@ impl Leased {
     /// The descriptor is closed; the mapping keeps the memory. With `populate`, and always for short
     /// leases, the pages are mapped at once, which takes less time than a fault for each of them
     /// (from Linux 5.14). Not if the peer's file has fewer pages than the lease covers: they would
-    /// be allocated here, before anybody reads them.
+    /// be allocated here, before any thread reads them.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<u64, LeaseErro
     }
 }
 
-/// What is wrong with a lease; the peer's fault, and no retry helps
+/// Fault of a lease; the peer has made it, and no retry helps
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LeaseError {
@@ -265,7 +265,7 @@ pub enum MapError {
     /// The system has no room for a mapping: [`read_leased`] can still help
     #[error("cannot map leased memory")]
     System {
-        /// What the system said
+        /// Error of the system
         source: io::Error,
         /// The peer's memory
         fd: OwnedFd,

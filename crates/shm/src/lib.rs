@@ -1,4 +1,5 @@
-//! What two processes on one host share: byte rings, channels, recycled memory and leases on it
+//! Memory that two processes on one host share: byte rings, channels, recycled memory and leases on
+//! it
 //!
 //! - [`ring`]: a single-producer single-consumer byte ring whose peer may lie, crash or stop at
 //!   any instant.

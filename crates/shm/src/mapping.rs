@@ -11,7 +11,7 @@ use rustix::param::page_size;
 
 /// Readable and writable memory from `mmap`, unmapped on drop
 ///
-/// Whoever holds it may read and write `bytes` bytes from `address` for as long as it lives. It
+/// Its holder may read and write `bytes` bytes from `address` for as long as it lives. It
 /// hands out no reference: the memory may be shared with another process.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -86,8 +86,8 @@ impl Mapping {
         let skip = (wanted + HUGE_PAGE_BYTES as u64 - misplaced) as usize % HUGE_PAGE_BYTES;
         let start = reserved.at(skip).as_ptr().cast();
         let flags = flags | MapFlags::FIXED;
-        // SAFETY: replaces a part of `reserved` (`skip` is below what was added), which nobody
-        // uses.
+        // SAFETY: replaces a part of `reserved` (`skip` is below what was added), which is not in
+        // use.
         let address = unsafe { mmap(start, bytes, readable, flags, file, offset) }?;
         reserved.shrink_to(skip, bytes);
         debug_assert_eq!(reserved.address.as_ptr().cast(), address);
@@ -101,7 +101,7 @@ impl Mapping {
         let start = self.at(offset);
         for (from, length) in [(0, offset), (end, self.bytes - end)] {
             if length > 0 {
-                // SAFETY: a part of the mapping that nobody has been given an address in.
+                // SAFETY: a part of the mapping in which no address has been handed out.
                 let unmapped = unsafe { munmap(self.at(from).as_ptr().cast(), length) };
                 debug_assert_eq!(unmapped, Ok(()), "munmap of a part of our own mapping");
             }
@@ -118,7 +118,7 @@ impl Mapping {
     /// # Safety
     ///
     /// - `file` is the file that is mapped, from its start.
-    /// - Nobody relies on others seeing what is written here from now on.
+    /// - No other process has to see what is written here from now on.
     pub(crate) unsafe fn make_private(
         &self,
         file: BorrowedFd<'_>,
@@ -154,7 +154,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// - Nobody has a reference into the part, or relies on what is there.
+    /// - No code has a reference into the part, or relies on its content.
     pub(crate) unsafe fn remove(&self, offset: usize, bytes: usize) -> io::Result<()> {
         let start = self.at(offset);
         assert!(bytes <= self.bytes - offset);
@@ -242,14 +242,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `address` and `bytes` are what `mmap` returned and was asked for, and nobody
-        // else unmaps them; users of the memory keep this value alive.
+        // SAFETY: `address` and `bytes` are what `mmap` returned and was asked for, and no other
+        // code unmaps them; users of the memory keep this value alive.
         let unmapped = unsafe { munmap(self.address.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "munmap of our own mapping");
     }
 }
 
-/// Whether what is read from private mappings of files is what is in the files: nothing was written
+/// Returns whether private mappings of files read as the files do: nothing was written
 ///
 /// Of memory that is not mapped from a file it says so only if nothing was written, either.
 pub(crate) fn is_as_in_file(start: *const u8, bytes: usize) -> io::Result<bool> {
@@ -328,7 +328,7 @@ pub(crate) unsafe fn populate(start: NonNull<u8>, bytes: usize, huge: bool) -> R
         let _refused =
             unsafe { c::madvise(start.as_ptr().add(first).cast(), huge_bytes, MADV_COLLAPSE) };
     }
-    // What has become huge is passed over fast.
+    // Pages that have become huge are passed over fast.
     write(0, bytes)
 }
 

@@ -1,4 +1,4 @@
-//! Sealed files in memory: how ours are made, and what a stranger's must be
+//! Sealed files in memory: how this process makes one, and the checks of a peer's file
 //!
 //! A file whose size is sealed can be mapped without fear: no page of it can go away, so touching
 //! one is never a SIGBUS.
@@ -47,14 +47,14 @@ pub(crate) fn create_unsealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> 
     Ok(file)
 }
 
-/// Checks that the size of a stranger's file is final and its pages are ordinary, returning the
+/// Checks that the size of a peer's file is final and its pages are ordinary, returning the
 /// size in bytes
 ///
-/// What was checked stays so: seals are never taken off.
+/// The result stays true: seals are never taken off.
 pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> Result<u64, SealError> {
     let system = |errno: Errno| SealError::System(io::Error::from(errno));
     let seals = match fcntl_get_seals(file) {
-        // What kind of file it is does not matter: it cannot be sealed.
+        // The kind of the file does not matter: it cannot be sealed.
         Err(Errno::INVAL) => SealFlags::empty(),
         seals => seals.map_err(system)?,
     };

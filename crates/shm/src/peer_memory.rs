@@ -36,7 +36,7 @@ pub const TOKEN_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct PeerMemory {
     pid: Pid,
-    /// Readable once the process has ended, whoever has its id by then
+    /// Readable once the process has ended, even if another process has its id by then
     pidfd: OwnedFd,
 }
 
@@ -113,7 +113,7 @@ impl PeerMemory {
         Ok(total)
     }
 
-    /// Whether the process has not ended; a zombie has
+    /// Returns whether the process has not ended; a zombie has
     pub fn is_alive(&self) -> bool {
         let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
         loop {

@@ -122,7 +122,7 @@ impl Pool {
         })
     }
 
-    /// What the pool holds now and has done so far
+    /// Counts of the pool, now and so far
     pub fn statistics(&self) -> PoolStatistics {
         self.shared.lock().statistics()
     }
@@ -140,7 +140,7 @@ pub struct PoolBuf {
     home: Home,
 }
 
-/// What keeps the memory of a buffer
+/// Owner of the memory of a buffer
 enum Home {
     /// Nothing: there are no bytes
     Empty,
@@ -329,7 +329,7 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// What the clones of a pool share, and its buffers find as long as there is a clone
+/// State that the clones of a pool share, and its buffers find as long as there is a clone
 #[derive(Debug)]
 struct Shared {
     cache: Mutex<Cache>,
@@ -347,14 +347,14 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {
-        // A panic under the lock is a failed assertion of ours, before anything changed.
+        // A panic under the lock is a failed assertion of the pool, before anything changed.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Largest buffer that [`Pool::take_many`] takes from a block that others share
 ///
-/// What is larger is worth a block of its own, which can be recycled as soon as it is dropped.
+/// A larger buffer is worth a block of its own, which can be recycled as soon as it is dropped.
 pub const PART_BYTES_MAX: usize = 4096;
 
 /// Largest block of which small buffers take parts

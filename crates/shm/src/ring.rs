@@ -12,7 +12,7 @@
 //! The peer may lie, die or stop at any instant. Its index is checked each time it is read, and our
 //! own index is kept in private memory: what a peer overwrites there is written again, never read.
 //! The worst a peer can do is to send bytes of its choice, or none. Bytes are copied once, out of
-//! the ring, before anybody looks at them; nothing here points into the ring.
+//! the ring, before any code looks at them; nothing here points into the ring.
 //!
 //! # Sleeping
 //!

@@ -1,4 +1,4 @@
-//! Descriptors of strangers: what `attach` refuses, and what a corrupted segment does
+//! Descriptors of untrusted peers: `attach` refuses some, and a corrupted segment does no harm
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -103,7 +103,7 @@ fn bytes_leased_from_a_killed_sender_stay() {
         assert!(leased.iter().all(|byte| *byte == *mark));
         leased.fill(99);
     }
-    // Nobody reads the completion table any more.
+    // The completion table has no reader any more.
     drop(kept);
 }
 
@@ -197,7 +197,7 @@ fn run_out_of_descriptors() {
     let reason = arena.unavailable().unwrap();
     assert_eq!(reason.raw_os_error(), Some(24), "{reason}");
     assert_eq!(arena.statistics().refused, 1);
-    // What needs none is served.
+    // A request that needs none is served.
     drop(kept);
     assert!(arena.take(MIB).is_some());
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();

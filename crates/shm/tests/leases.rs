@@ -1,4 +1,4 @@
-//! Leases of strangers: what is refused, and what is left where a mapping is refused
+//! Leases of untrusted peers: which are refused, and the state after a refused mapping
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -212,7 +212,7 @@ fn lease(buffer: &ArenaBuf, exporter: &mut CompletionTable, importer: &Completio
     Leased::map(fd, offset, bytes, false, receipt).unwrap()
 }
 
-/// One that nobody waits for
+/// A receipt that no test waits for
 fn receipt() -> Receipt {
     let (_, CompletionTable { imported, .. }) = table_in_process().unwrap();
     imported.receipt((1 << 32).into(), Arc::new(())).unwrap()

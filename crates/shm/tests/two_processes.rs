@@ -62,7 +62,7 @@ fn survivor_of_a_killed_writer_sees_only_valid_indices() {
             check(&mut duplex);
         }
         assert_eq!(duplex.consumer.arm(), Ok(true));
-        // Nobody reads, which is a full ring and no error.
+        // No process reads, which is a full ring and no error.
         while duplex.producer.write(&[0; 5000]).unwrap() > 0 {}
         assert_eq!(duplex.producer.arm(), Ok(true));
     }

@@ -1,4 +1,4 @@
-//! What children of this process do not get: descriptors, and locks that nobody lets go of.
+//! Descriptors and locks that children of this process do not get.
 //!
 //! A child that is forked, and starts no program, has a copy of every descriptor. As long as it
 //! lives, a connection whose socket it has does not end with the process that made it, and a port
@@ -6,7 +6,7 @@
 //! harmless in the place of each socket that is marked here, in the child, before it goes on.
 //!
 //! And it has a copy of every lock, as it was: one that another thread had at that moment stays
-//! taken in the child for ever. What is static is therefore made anew there ([`PerProcess`]).
+//! taken in the child for ever. Static values are therefore made anew there ([`PerProcess`]).
 //!
 //! `vfork` and `posix_spawn` call no handlers; they start a program, which closes what is marked
 //! `FD_CLOEXEC`.
@@ -68,8 +68,8 @@ impl Mark {
             .ok()
             .filter(|place| place / BITS < MARKED.len());
         if let Some(place) = place {
-            // Who forks reads it in the child, where all that this thread did before is done. Each
-            // bit is one owner's alone.
+            // A thread that forks reads it in the child, where all that this thread did before is
+            // done. Each bit is one owner's alone.
             MARKED[place / BITS].fetch_or(1 << (place % BITS), Ordering::Relaxed);
             WORDS.fetch_max(place / BITS + 1, Ordering::Relaxed);
         }
@@ -90,7 +90,7 @@ impl Drop for Mark {
 /// For locks that any thread may take at any time, and what they guard. The value of the parent is
 /// left as it is, and never dropped.
 pub struct PerProcess<T> {
-    /// Null, or from a box that nobody takes back
+    /// Null, or from a box that no code takes back
     current: AtomicPtr<Generation<T>>,
 }
 
@@ -131,7 +131,7 @@ impl<T: Default> PerProcess<T> {
                 // SAFETY: leaked from here on.
                 Ok(_) => return unsafe { &(*fresh).value },
                 Err(now) => {
-                    // SAFETY: made above, and nobody else has seen it.
+                    // SAFETY: made above, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(fresh) });
                     found = now;
                 }
@@ -216,7 +216,7 @@ fn replace_marked() {
         }
     }
     if useless >= 0 && !is_kept {
-        // SAFETY: it was opened here, and nobody else knows of it.
+        // SAFETY: it was opened here, and no other code knows it.
         unsafe { libc::close(useless) };
     }
 }

@@ -1,4 +1,4 @@
-//! What Linux is asked for that no safe wrapper offers.
+//! Linux system calls that no safe wrapper offers.
 //!
 //! - [`forks`]: descriptors and locks that forked children do not get.
 //! - [`low_water`]: from how many bytes on a socket counts as readable.

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, as the kernel knows it.
+//! Credentials of the process at the other end of a Unix socket, as the kernel knows them.
 //!
 //! `SO_PEERCRED` (`unix(7)`) says 0 for a process that has no id in our process id namespace, as
 //! one in another container. The safe wrapper that the project uses elsewhere has an id that cannot
@@ -9,7 +9,7 @@ use std::mem::size_of;
 use std::num::NonZero;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Who had connected, or listened, at the other end
+/// Process that had connected, or listened, at the other end
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerCredentials {
     /// Id of the process in our process id namespace; `None` if it has none there
@@ -22,7 +22,7 @@ pub struct PeerCredentials {
 ///
 /// # Errors
 ///
-/// What the system reports, such as `ENOPROTOOPT` for a socket of another kind.
+/// Errors that the system reports, such as `ENOPROTOOPT` for a socket of another kind.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     let mut found = libc::ucred {
         pid: 0,
@@ -78,7 +78,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let stream = TcpStream::connect(address).expect("it listens");
-        // The kernel gives no process and nobody's user there, rather than an error.
+        // The kernel gives no process and an invalid user there, rather than an error.
         if let Ok(peer) = credentials(stream.as_fd()) {
             assert_eq!((peer.pid, peer.uid), (None, u32::MAX));
         }

@@ -9,7 +9,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// What the kernel knows of the host at the other end
+/// Kernel's record of the host at the other end
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Heard {
     /// How long ago data or an acknowledgement came
@@ -25,7 +25,8 @@ pub struct Heard {
 ///
 /// # Errors
 ///
-/// What the system reports, such as `EOPNOTSUPP` or `ENOPROTOOPT` for a socket of another kind.
+/// Errors that the system reports, such as `EOPNOTSUPP` or `ENOPROTOOPT` for a socket of another
+/// kind.
 pub fn last_heard(socket: BorrowedFd<'_>) -> io::Result<Heard> {
     Ok(ask(socket)?.heard())
 }
@@ -104,12 +105,12 @@ impl TcpInfo {
         }
     }
 
-    /// Whether the host has left a question for room unanswered
+    /// Returns whether the host has left a question for room unanswered
     fn has_unanswered_probe(&self, ago: Duration) -> bool {
         self.probes > 1 || (self.probes == 1 && ago > PROBE_IGNORED_MAX)
     }
 
-    /// Whether the host has left data unanswered
+    /// Returns whether the host has left data unanswered
     fn has_unanswered_data(&self, ago_ms: u32) -> bool {
         if self.unacknowledged == 0 {
             return false;

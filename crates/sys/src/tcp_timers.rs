@@ -16,7 +16,8 @@ use std::time::Duration;
 ///
 /// # Errors
 ///
-/// What the system reports: `ENOPROTOOPT` before Linux 6.15, or for a socket of another kind.
+/// Errors that the system reports: `ENOPROTOOPT` before Linux 6.15, or for a socket of another
+/// kind.
 pub fn set_retry_max(socket: BorrowedFd<'_>, max: Duration) -> io::Result<()> {
     let max_ms = i32::try_from(max.clamp(RETRY_MIN, RETRY_MAX).as_millis()).unwrap_or(i32::MAX);
     // SAFETY: the kernel reads as many bytes as an `i32` has, from one that is there.

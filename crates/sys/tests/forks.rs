@@ -1,4 +1,4 @@
-//! What a forked child has of the descriptors of its parent.
+//! Descriptors of the parent in a forked child.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{PipeReader, PipeWriter, Read, pipe};
@@ -13,7 +13,7 @@ use backhaul_sys::forks::{PerProcess, Uninherited};
 /// A forked child that does one thing and lives until this is dropped
 struct Child {
     pid: libc::pid_t,
-    /// What it read from a descriptor: 0 for the end, 1 for a byte, 255 for an error
+    /// Result of its read from a descriptor: 0 for the end, 1 for a byte, 255 for an error
     found: u8,
     _life: PipeWriter,
 }
@@ -54,7 +54,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: our own child; nobody else waits for it.
+        // SAFETY: our own child; no other thread waits for it.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -62,7 +62,7 @@ impl Drop for Child {
     }
 }
 
-/// Whether a stream ends within a moment
+/// Returns whether a stream ends within a moment
 fn ends(stream: &UnixStream) -> bool {
     stream
         .set_read_timeout(Some(Duration::from_millis(200)))
@@ -118,8 +118,8 @@ fn a_lock_that_another_thread_has_is_free_in_a_child() {
             held.wait();
         });
         held.wait();
-        // SAFETY: the child takes a lock that nobody else has there, and ends by `_exit`; the alarm
-        // ends it if it should wait.
+        // SAFETY: the child takes a lock that no other thread has there, and ends by `_exit`; the
+        // alarm ends it if it should wait.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: a system call.
@@ -149,13 +149,13 @@ fn children_get_nothing_though_no_descriptor_is_left() {
     assert_eq!(status_of(pid), 0);
 }
 
-/// What a child finds in the place of two marked sockets, forked by a process whose table is full:
-/// 0 if it is no socket
+/// Returns what a child finds in the place of two marked sockets, forked by a process whose table
+/// is full: 0 if it is no socket
 fn fork_without_descriptors() -> i32 {
     let mut fds = [-1; 2];
     // SAFETY: there is room for both.
     unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr()) };
-    // SAFETY: nobody else has them.
+    // SAFETY: no other code has them.
     let sockets = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let sockets = sockets.map(Uninherited::new);
     let limit = libc::rlimit {
@@ -183,7 +183,7 @@ fn fork_without_descriptors() -> i32 {
 
 fn status_of(pid: libc::pid_t) -> i32 {
     let mut status = -1;
-    // SAFETY: our own child, which nobody else waits for.
+    // SAFETY: our own child, which no other thread waits for.
     unsafe { libc::waitpid(pid, &raw mut status, 0) };
     status
 }

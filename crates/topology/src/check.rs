@@ -1,4 +1,4 @@
-//! Whether the parts of a machine fit together
+//! Consistency check: the parts of a machine have to fit together
 //!
 //! Readers build machines that do; JSON may come from anywhere, and what is planned for a machine
 //! relies on it.

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub struct CpuSet(BTreeSet<u32>);
 
 impl CpuSet {
-    /// Whether no CPU is in the set
+    /// Returns whether no CPU is in the set
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -27,7 +27,7 @@ impl CpuSet {
         self.0.len()
     }
 
-    /// Whether `cpu` is in the set
+    /// Returns whether `cpu` is in the set
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
@@ -56,7 +56,7 @@ impl CpuSet {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// Whether every CPU of this set is in `other`
+    /// Returns whether every CPU of this set is in `other`
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
@@ -147,7 +147,7 @@ impl From<CpuSet> for String {
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[error("not a list of CPUs below {CPUS_MAX} such as 0-3,8: {text:?}")]
 pub struct BadCpuList {
-    /// What was to be read
+    /// Text that was to be read
     pub text: String,
 }
 

@@ -114,7 +114,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// What lies between two devices, nearest first within each family
+/// Class of the path between two devices, nearest first within each family
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Class {
     /// They are one device, or two faces of one
@@ -163,7 +163,7 @@ impl Class {
         }
     }
 
-    /// What it means, for people
+    /// Returns the meaning, for people
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -215,7 +215,7 @@ impl From<PciPath> for Class {
 /// The path between two devices and what to expect of it
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Distance {
-    /// What lies between them; [`Class::short`] in JSON
+    /// Class of the path between them; [`Class::short`] in JSON
     #[serde(rename = "path", serialize_with = "short")]
     pub class: Class,
     /// Expected bandwidth in one direction, in bytes per second
@@ -286,7 +286,7 @@ pub(crate) fn path_between(machine: &Machine, one: &Device, other: &Device) -> D
     )
 }
 
-/// What a path of a class usually does; `nvlink_version` counts for NVLink alone
+/// Usual figures of a path of a class; `nvlink_version` counts for NVLink alone
 pub(crate) fn usual(class: Class, both_on_cpus: bool, nvlink_version: Option<u32>) -> Distance {
     let plain = |figures| Distance::new(class, figures);
     match class {

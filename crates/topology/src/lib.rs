@@ -1,4 +1,4 @@
-//! What this machine is made of, and a launch plan for it
+//! The parts of this machine, and a launch plan for it
 //!
 //! Readers ([`model`] says what they fill in) look at files, a driver or a text; everything after
 //! them is pure: a [`Machine`] that was recorded on one host can be planned for on another.

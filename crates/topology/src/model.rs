@@ -1,7 +1,7 @@
 //! The model of a machine: what readers fill in and plans are made of
 //!
-//! Plain data with public fields. What a reader could not find out is `None` or an empty list, and
-//! [`Machine::notes`] says so; nothing here is guessed. Everything serializes to JSON.
+//! Plain data with public fields. A fact that a reader could not find out is `None` or an empty
+//! list, and [`Machine::notes`] says so; nothing here is guessed. Everything serializes to JSON.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,8 @@ pub struct Machine {
     pub format: u32,
     /// Host name
     pub name: String,
-    /// What was read, for people: `sysfs`, `nvidia-smi topo -m`, `hwloc XML 2.0`, `NVML 12.4`
+    /// Sources that were read, for people: `sysfs`, `nvidia-smi topo -m`, `hwloc XML 2.0`, `NVML
+    /// 12.4`
     pub sources: Vec<String>,
     /// CPU model, for people
     pub cpu_model: String,
@@ -51,7 +52,7 @@ pub struct Machine {
     pub storage: Vec<Disk>,
     /// Paths between devices that a driver or a table told, where PCI paths do not
     pub told_paths: Vec<ToldPath>,
-    /// What could not be read, and why, for people
+    /// Parts that could not be read, and why, for people
     pub notes: Vec<String>,
 }
 
@@ -96,9 +97,9 @@ pub struct Core {
 pub struct Nic {
     /// Name, as `ib0`
     pub name: String,
-    /// What it is
+    /// Kind of the card
     pub kind: NicKind,
-    /// Whether it is up and has a carrier
+    /// True if it is up and has a carrier
     pub up: bool,
     /// Speed, in bits per second
     pub bits_per_s: Option<u64>,
@@ -135,7 +136,7 @@ pub struct RdmaDevice {
     pub name: String,
     /// Speed of its fastest active port, in bits per second
     pub bits_per_s: Option<u64>,
-    /// Whether a port is active; `None` when unknown
+    /// True if a port is active; `None` when unknown
     pub active: Option<bool>,
     /// Where it is
     pub place: Place,
@@ -204,13 +205,13 @@ pub struct Disk {
     pub name: String,
     /// Size, in bytes
     pub bytes: Option<u64>,
-    /// Whether it turns; `None` when unknown
+    /// True if it turns; `None` when unknown
     pub rotational: Option<bool>,
     /// Where it is
     pub place: Place,
 }
 
-/// A path between two devices that was told, not derived
+/// A path between two devices that a source states, not derived
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToldPath {
@@ -220,7 +221,7 @@ pub struct ToldPath {
     pub path: PciPath,
 }
 
-/// What lies between two devices of one host, in the words of `nvidia-smi topo -m`
+/// Path between two devices of one host, in the words of `nvidia-smi topo -m`
 ///
 /// In ascending order of distance.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]

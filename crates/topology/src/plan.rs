@@ -2,8 +2,8 @@
 //!
 //! Pure: the same [`Machine`] and [`Options`] give the same [`Plan`], here or on another host. A
 //! plan keeps to what the process may use (affinity mask, cgroup), and says in words why it is what
-//! it is. What cannot be had is a [`PlanError`]; what can be had only in part is a warning in the
-//! plan.
+//! it is. A request that is impossible is a [`PlanError`]; one that is possible only in part is a
+//! warning in the plan.
 
 mod cpus;
 mod errors;
@@ -22,7 +22,7 @@ pub use self::options::{Options, Policy};
 use crate::cpuset::CpuSet;
 use crate::model::Machine;
 
-/// What a machine should run
+/// Workers that a machine should run
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -32,13 +32,13 @@ pub struct Plan {
     pub machine: String,
     /// The workers, in the order in which to start them
     pub workers: Vec<WorkerPlan>,
-    /// What was decided and why, for people
+    /// Decisions and their reasons, for people
     pub explanation: Vec<String>,
-    /// What was asked for and could be had in part, or what is not known, for people
+    /// Requests that were granted in part, and facts that are not known, for people
     pub warnings: Vec<String>,
 }
 
-/// What one worker should use
+/// Resources that one worker should use
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerPlan {
@@ -131,7 +131,7 @@ struct Draft {
     gpus: Vec<PlannedGpu>,
 }
 
-/// What is said beside the workers
+/// Texts beside the workers
 #[derive(Debug, Default)]
 struct Notes {
     explanation: Vec<String>,

@@ -147,7 +147,7 @@ fn to_memory(machine: &Machine, device: &Device) -> Distance {
         .map(|node| path_between(machine, device, &node))
         .min_by_key(|path| path.class.rank());
     nearest.unwrap_or_else(|| {
-        // A copy within the only node there is, or on a machine that tells of none.
+        // A copy within the only node there is, or on a machine that reports none.
         let on_cpus = matches!(device, Device::Node(_) | Device::Cpu(_));
         usual(Class::NumaNode, on_cpus, None)
     })

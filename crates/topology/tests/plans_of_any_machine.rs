@@ -1,4 +1,4 @@
-//! What holds for every plan of every machine
+//! Invariants of every plan of every machine
 
 use backhaul_topology::model::{
     CacheDomain, Core, FORMAT, Gpu, Nic, NumaNode, NvLink, Place, RdmaDevice,
@@ -137,7 +137,7 @@ fn machine(shape: &Shape) -> Machine {
     }
 }
 
-/// What must hold of every plan
+/// Checks the invariants of a plan
 fn check(machine: &Machine, options: &Options, plan: &Plan) {
     assert!(!plan.workers.is_empty());
     let mut used = CpuSet::default();

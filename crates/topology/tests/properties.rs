@@ -1,4 +1,4 @@
-//! Readers on texts that nobody wrote, and JSON of machines that nobody built
+//! Readers on random texts, and JSON of random machines
 
 use backhaul_topology::CpuSet;
 use backhaul_topology::model::{

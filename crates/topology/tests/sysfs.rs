@@ -185,7 +185,7 @@ sys/fs/cgroup/a/b/cpuset.cpus.effective: all
     assert_eq!(machine.allowed_cpus.to_string(), "0-7");
 }
 
-/// What `/proc/net/dev` says of two interfaces
+/// Content of `/proc/net/dev` for two interfaces
 const NAMESPACE: &str = "\
 proc/net/dev: Inter-|   Receive                                                |  Transmit
 proc/net/dev:  face |bytes    packets errs drop fifo frame compressed multicast|bytes

@@ -15,7 +15,7 @@ fn here() -> Machine {
     discover(&DiscoverOptions::default()).expect("tests run on Linux")
 }
 
-/// What a program prints; `None`, with a word on why, if it is not installed
+/// Output of a program; `None`, with a word on why, if it is not installed
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(program).args(arguments).output() {
         Ok(output) => {

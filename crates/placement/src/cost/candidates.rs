@@ -46,7 +46,7 @@ impl Islands {
         self.of.get(worker as usize).copied().flatten()
     }
 
-    /// Finds whom one may ask: who holds inputs, and who is beside them
+    /// Finds the workers to ask: those that hold inputs, and those beside them
     ///
     /// `held` names each holder of each input with the bytes of that input.
     pub fn near(&mut self, held: impl IntoIterator<Item = (u32, f64)>) -> Near {
@@ -91,7 +91,7 @@ impl Islands {
     }
 }
 
-/// Who holds inputs of a task, and who is beside them
+/// Workers that hold inputs of a task, and workers beside them
 #[derive(Clone, Debug)]
 pub struct Near {
     /// Bytes, and who has them
@@ -101,7 +101,7 @@ pub struct Near {
 }
 
 impl Near {
-    /// Chooses whom to ask, at most [`CANDIDATES_MAX`]
+    /// Chooses the workers to ask, at most [`CANDIDATES_MAX`]
     ///
     /// `load` is the work that a worker has before it, or None for one that may not be chosen.
     /// Holders come first, those of the most bytes if there are too many, then up to [`IDLEST_MAX`]

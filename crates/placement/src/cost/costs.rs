@@ -1,4 +1,4 @@
-//! What a place costs, for all who decide for one scheduler: links, what is under way, islands.
+//! Costs of places, for all policies of one scheduler: links, transfers under way, islands.
 //!
 //! Workers have the numbers in whose order they came, and are found by address, so that those who
 //! decide may each have a name of their own for them.
@@ -18,12 +18,12 @@ pub type SharedCosts = Arc<Mutex<Costs>>;
 /// A flow between two hosts or within one: sender, receiver, bytes a second, latency in seconds
 pub type Flow = (u32, u32, f64, f64);
 
-/// What is known of the workers of one scheduler
+/// State of the workers of one scheduler
 pub struct Costs {
-    /// What is under way
+    /// Transfers under way
     pub mirror: Mirror,
     hosts: HostLinks,
-    /// Whether routes were given, which hosts say nothing about then
+    /// True if routes were given; then the names of hosts say nothing about them
     described: bool,
     islands: Islands,
     /// By number; None for one that is gone
@@ -31,7 +31,7 @@ pub struct Costs {
     numbers: HashMap<Arc<str>, u32>,
 }
 
-/// What a decision is about
+/// Task that a decision is about
 pub struct Wish<'a> {
     /// The inputs of the task
     pub inputs: &'a Inputs,
@@ -108,7 +108,7 @@ impl Costs {
         self.numbers.get(address).copied()
     }
 
-    /// Whether a worker of this number is there
+    /// Returns whether a worker of this number is there
     #[must_use]
     pub fn has_worker(&self, number: u32) -> bool {
         let address = self.addresses.get(number as usize);
@@ -161,13 +161,13 @@ impl Costs {
         }
     }
 
-    /// What it knows of links
+    /// Returns the record of links
     #[must_use]
     pub fn links(&self) -> &dyn LinkCosts {
         self.mirror.links()
     }
 
-    /// Finds whom one may ask for a task
+    /// Finds the workers to ask for a task
     pub fn near(&mut self, inputs: &Inputs) -> Near {
         self.islands.near(inputs.held())
     }
@@ -238,7 +238,7 @@ impl Inputs {
     }
 }
 
-/// What a result counts whose size is not known, as in Dask's ``DEFAULT_DATA_SIZE``
+/// Size that counts for a result of unknown size, as in Dask's ``DEFAULT_DATA_SIZE``
 const DEFAULT_BYTES: f64 = 1024.0;
 
 #[cfg(test)]

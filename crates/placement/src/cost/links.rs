@@ -1,7 +1,7 @@
 //! The way of each pair of workers along edges of limited capacity.
 //!
-//! [`RouteTable`] is told every pair, for machines that are described; [`HostLinks`] knows hosts
-//! only, and starts from what links of a class usually do. Both give [`LinkCosts`].
+//! [`RouteTable`] is given every pair, for machines that are described; [`HostLinks`] knows hosts
+//! only, and starts from the usual figures of a class. Both give [`LinkCosts`].
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub trait LinkCosts: Send + Sync {
     /// Capacity of each edge that routes name, in bytes per second
     fn capacities(&self) -> &[f64];
 
-    /// Whether only one pair of workers uses an edge, in one direction
+    /// Returns whether only one pair of workers uses an edge, in one direction
     fn is_private(&self, edge: u32) -> bool;
 
     /// The group of a worker: all its members reach any other worker alike, and one another
@@ -42,7 +42,7 @@ pub struct Route {
     count: u8,
     /// Time before the first byte, in seconds
     pub latency_s: f64,
-    /// What one flow gets at most, in bytes per second; infinite if only the edges limit it
+    /// Most that one flow gets, in bytes per second; infinite if only the edges limit it
     pub flow_bytes_per_s: f64,
 }
 
@@ -169,7 +169,7 @@ pub struct HostLinks {
     host_of: Vec<u32>,
     /// Of each host: its NIC outwards, inwards, and its memory
     capacities: Vec<f64>,
-    /// What one flow gets between two hosts, and its latency, where that is known
+    /// Speed of one flow between two hosts, and its latency, where that is known
     pairs: HashMap<(u32, u32), (f64, f64)>,
 }
 
@@ -227,7 +227,7 @@ impl HostLinks {
         Route::new(&[], latency_s)?;
         self.pairs
             .insert((sender, receiver), (bytes_per_s, latency_s));
-        // What is seen of one flow, the edges under it have at least.
+        // The edges under a flow have at least the speed that it shows.
         for edge in self.edges(sender, receiver) {
             let capacity = &mut self.capacities[edge as usize];
             *capacity = capacity.max(bytes_per_s);
@@ -296,12 +296,12 @@ impl LinkCosts for HostLinks {
     }
 }
 
-/// What links of a class are taken to do until they are known
+/// Assumed figures of links of a class until they are measured
 #[derive(Clone, Copy, Debug)]
 pub struct Prior {
     /// One direction of a NIC: what Dask assumes of any link (`distributed.scheduler.bandwidth`)
     ///
-    /// As long as nobody knows, no more is moved than by Dask. Transfers that have to be made teach.
+    /// Without measurements, no more is moved than by Dask. Transfers that have to be made teach.
     pub nic_bytes_per_s: f64,
     /// All that one host copies between its processes
     pub memory_bytes_per_s: f64,
@@ -322,26 +322,26 @@ pub const PRIOR: Prior = Prior {
     network_latency_s: 100e-6,
 };
 
-/// What cannot be said of a link
+/// Impossible statement about a link
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum LinkError {
     /// A rate that is no number above 0
     #[error("a link of {bytes_per_s} bytes/s, which is not above 0")]
     Rate {
-        /// What was given
+        /// Value that was given
         bytes_per_s: f64,
     },
     /// A latency that is no number from 0
     #[error("a link with a latency of {latency_s} s")]
     Latency {
-        /// What was given
+        /// Value that was given
         latency_s: f64,
     },
     /// A request for data that takes no number of seconds from 0
     #[error("a request for data that takes {request_s} s")]
     Request {
-        /// What was given
+        /// Value that was given
         request_s: f64,
     },
     /// More edges than a route can have
@@ -353,7 +353,7 @@ pub enum LinkError {
     /// An edge that is not there
     #[error("a route takes edge {edge} of {edges}")]
     Edge {
-        /// What was given
+        /// Edge that was given
         edge: u32,
         /// How many there are
         edges: usize,
@@ -361,7 +361,7 @@ pub enum LinkError {
     /// A worker that is not there
     #[error("a route of worker {worker} of {workers}")]
     Worker {
-        /// What was given
+        /// Worker that was given
         worker: u32,
         /// How many there are
         workers: usize,
@@ -369,7 +369,7 @@ pub enum LinkError {
     /// A host that is not there
     #[error("host {host} of {hosts}")]
     Host {
-        /// What was given
+        /// Host that was given
         host: u32,
         /// How many there are
         hosts: u32,
@@ -413,7 +413,7 @@ mod tests {
         links.set_pair(0, 1, 1e8, 1e-3).unwrap();
         assert!((links.seconds(0, 2, 1e9) - 10.001).abs() < 1e-9);
         assert_eq!(links.seconds(0, 3, 1e9), by_class);
-        // The other way nobody has seen anything.
+        // The other way has no measurement.
         assert_eq!(links.seconds(2, 0, 1e9), by_class);
         assert_eq!(links.seconds(1, 1, 1e9), 0.0);
     }

@@ -1,9 +1,9 @@
-//! Where the result of a task will be needed: with whom it is combined next.
+//! Place where the result of a task will be needed: beside the results it is combined with next.
 //!
 //! Each task is placed when its inputs are there, so two results that are combined may come to lie on
-//! workers that only a slow link joins, though others would have done as well. Who has the other
-//! inputs of the tasks that come next is known by then, or is to make them; the way there counts
-//! as seconds, as that of a task's own inputs does.
+//! workers that only a slow link joins, though others would have done as well. The worker that has, or is
+//! to make, the other inputs of the tasks that come next is known by then; the way there counts as
+//! seconds, as that of a task's own inputs does.
 
 use super::links::LinkCosts;
 
@@ -22,7 +22,7 @@ impl Meetings {
             .extend(others.iter().map(|&worker| (worker, weight)));
     }
 
-    /// What it takes to bring a result of so many bytes from a worker to its meetings, on an average
+    /// Returns the average time to bring a result of so many bytes from a worker to its meetings
     #[must_use]
     pub fn seconds(&self, worker: u32, bytes: f64, links: &dyn LinkCosts) -> f64 {
         self.members

@@ -1,11 +1,11 @@
-//! What is under way on each edge, and what the inputs of a task would take at each worker.
+//! Transfers under way on each edge, and the time of a task's inputs to each worker.
 //!
 //! The cost of a place is the time of its queue plus the time of what must come there. They are
 //! added: where both are small neither hides the other, and the larger of the two alone is ruinous
 //! as soon as workers without any input are candidates. The time of what must come counts what is
 //! already promised on the same edges, and β times the time that it would take alone: without that
 //! weight a scheduler with true bandwidths moves more than one that believes in slow ones. Bytes on
-//! an edge that only one pair of workers uses are in nobody else's way, and weigh less.
+//! an edge that only one pair of workers uses delay no other pair, and weigh less.
 //! StarPU's `dmda` scheduler has the same β (C. Augonnet et al., Data-Aware Task Scheduling on
 //! Multi-Accelerator Based Platforms, ICPADS 2010).
 
@@ -25,17 +25,17 @@ pub struct Input<'a> {
     pub holders: &'a [u32],
 }
 
-/// What the inputs of a task take to come to a worker
+/// Time of the inputs of a task to a worker
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transfer {
     /// Behind all that is under way on the same edges, in seconds
     pub queued_s: f64,
-    /// What it weighs besides: β − 1 times the time with nothing else under way, in seconds
+    /// Additional weight: β − 1 times the time with nothing else under way, in seconds
     pub weighted_s: f64,
 }
 
 impl Transfer {
-    /// What a place costs for it, in seconds
+    /// Returns the cost of a place for it, in seconds
     #[must_use]
     pub fn cost_s(&self) -> f64 {
         self.queued_s + self.weighted_s
@@ -51,7 +51,7 @@ pub struct Beta {
     pub private: f64,
 }
 
-/// What is under way on one edge
+/// Transfers under way on one edge
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     bytes: f64,
@@ -68,7 +68,7 @@ impl Pending {
     }
 }
 
-/// What one placement would add to an edge
+/// Load that one placement would add to an edge
 #[derive(Clone, Copy, Debug, Default)]
 struct Added {
     bytes: f64,
@@ -80,13 +80,14 @@ struct Added {
 pub struct Mirror {
     links: Box<dyn LinkCosts>,
     beta: Beta,
-    /// What a request for data takes besides the latency of its link, in seconds
+    /// Time of a request for data besides the latency of its link, in seconds
     request_s: f64,
     /// Under way, by edge
     pending: Vec<Pending>,
-    /// What was promised, by result and receiver
+    /// Promised transfers, by result and receiver
     promised: HashMap<(u64, u32), (Route, f64), BuildHasherDefault<Multiply>>,
-    /// What one placement would add, by edge, and the edges that are not 0; empty between calls
+    /// Load that one placement would add, by edge, and the edges that are not 0; empty between
+    /// calls
     added: Vec<Added>,
     touched: Vec<u32>,
 }
@@ -107,7 +108,7 @@ impl Mirror {
         }
     }
 
-    /// What it knows of links
+    /// Returns the record of links
     #[must_use]
     pub fn links(&self) -> &dyn LinkCosts {
         &*self.links
@@ -136,7 +137,7 @@ impl Mirror {
 
     /// Notes that a result will go to a worker, from where it comes soonest
     ///
-    /// Returns that holder; None if nobody holds it, or it is promised already.
+    /// Returns that holder; None if no worker holds it, or it is promised already.
     pub fn promise(&mut self, input: Input<'_>, receiver: u32) -> Option<u32> {
         if self.promised.contains_key(&(input.task, receiver)) {
             return None;
@@ -152,7 +153,7 @@ impl Mirror {
         Some(sender)
     }
 
-    /// Notes that a result has come to a worker, or is not needed there any more
+    /// Notes that a result has arrived at a worker, or is not needed there any more
     pub fn settle(&mut self, task: u64, receiver: u32) {
         if let Some((route, bytes)) = self.promised.remove(&(task, receiver)) {
             for &edge in route.edges() {
@@ -181,7 +182,7 @@ impl Mirror {
         }
     }
 
-    /// What is promised, by the numbers of result and receiver
+    /// Returns the promised transfers, by the numbers of result and receiver
     pub fn promised(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.promised.keys().copied()
     }
@@ -216,7 +217,7 @@ impl Mirror {
         self.promised.len()
     }
 
-    /// What the inputs of a task take to come to a worker
+    /// Returns the time of the inputs of a task to a worker
     pub fn transfer(&mut self, inputs: &[Input<'_>], receiver: u32) -> Transfer {
         let mut latency_s = 0.0f64;
         let mut slowest_flow_s = 0.0f64;
@@ -279,7 +280,7 @@ impl Mirror {
     }
 }
 
-/// What a request for data takes until workers have told
+/// Time of a request for data until workers have reported one
 const REQUEST_S: f64 = 1.5e-3;
 
 /// A hash of numbers that are addresses or small: one multiplication
@@ -379,7 +380,7 @@ mod tests {
         assert!((beside.weighted_s - 2.0 * 1.0).abs() < 1e-9);
         let elsewhere = mirror.transfer(&[input(1, &[0])], 2);
         assert!((elsewhere.queued_s - 10.0 - REQUEST_S).abs() < 1e-9);
-        // What is promised to the worker costs nothing more there.
+        // A result that is promised to the worker costs nothing more there.
         assert_eq!(mirror.transfer(&[input(7, &[0])], 1), Transfer::default());
         mirror.settle(7, 1);
         assert_eq!(mirror.pending_bytes(0), 0.0);

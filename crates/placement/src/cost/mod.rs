@@ -1,4 +1,4 @@
-//! What it costs to run a task at a place: time of its queue, time of its inputs on their links.
+//! Cost of running a task at a place: time of its queue, time of its inputs on their links.
 //!
 //! - [`links`]: the way of each pair of workers, and how fast its edges are
 //! - [`mirror`]: what is under way on each edge, and what a placement would add to it

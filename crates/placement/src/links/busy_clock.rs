@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 /// Divides time equally among what is going on
 ///
-/// Whatever overlaps, the parts add up to the time in which anything went on. A clock that jumps
+/// Parts that overlap add up to the time in which anything went on. A clock that jumps
 /// back adds nothing.
 #[derive(Debug)]
 pub struct BusyClock {
-    /// What goes on
+    /// Number of operations under way
     active: u32,
     /// The time of one that would have been going on for ever
     share: Duration,

@@ -43,8 +43,8 @@ impl SizeClass {
         }
     }
 
-    /// Whether messages of the class are timed: to read a clock takes longer than to move shorter
-    /// ones
+    /// Returns whether messages of the class are timed: to read a clock takes longer than to move
+    /// shorter ones
     #[must_use]
     pub const fn is_timed(self) -> bool {
         self.bytes_min() >= TIMED_BYTES_MIN

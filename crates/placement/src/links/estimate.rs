@@ -1,4 +1,4 @@
-//! What is said of one link, and how it is written into 13 bytes.
+//! Estimate of one link, and its encoding in 13 bytes.
 
 use thiserror::Error;
 
@@ -112,20 +112,20 @@ impl LinkEstimate {
     }
 }
 
-/// What is said of a link is nonsense
+/// Nonsensical estimate of a link
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum EstimateError {
     /// No link has this bandwidth
     #[error("no link moves {bytes_per_s} bytes per second")]
     Bandwidth {
-        /// What was said
+        /// Value that was given
         bytes_per_s: f64,
     },
     /// No link has this latency
     #[error("no link has a latency of {latency_s} s")]
     Latency {
-        /// What was said
+        /// Value that was given
         latency_s: f64,
     },
     /// An estimate of nothing
@@ -134,7 +134,7 @@ pub enum EstimateError {
     /// There is no such class, or it is not timed
     #[error("no class of timed messages is {class}")]
     Class {
-        /// What was said
+        /// Value that was given
         class: u8,
     },
     /// No number of estimates has this length
@@ -143,7 +143,7 @@ pub enum EstimateError {
         each = LinkEstimate::BYTES
     )]
     Length {
-        /// What was said
+        /// Length that was given
         bytes: usize,
     },
 }

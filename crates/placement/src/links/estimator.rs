@@ -1,4 +1,4 @@
-//! What one receiver learns of one peer over one lane.
+//! Estimates by one receiver for the link to one peer over one lane.
 
 use thiserror::Error;
 
@@ -52,12 +52,12 @@ impl Estimator {
         Ok(())
     }
 
-    /// What is known, by memory and class
+    /// Returns the estimates, by memory and class
     pub fn estimates(&self) -> impl Iterator<Item = LinkEstimate> {
         self.rings.iter().enumerate().filter_map(|(place, ring)| {
             let &(memory, class, ref ring) = ring;
             let bytes_per_s = ring.bytes_per_s()?;
-            // What is beyond the time of the bytes: at the bandwidth of larger messages, as that of
+            // Time beyond that of the bytes: at the bandwidth of larger messages, as that of
             // the same ones has it in it.
             let larger = self.rings[place + 1..]
                 .iter()
@@ -126,13 +126,13 @@ pub enum SampleError {
     /// The time is zero, negative or no number
     #[error("no message takes {seconds} s")]
     Time {
-        /// What was said
+        /// Value that was given
         seconds: f64,
     },
     /// It is too fast or too slow
     #[error("no link moves {bytes_per_s} bytes per second")]
     Rate {
-        /// What it would have moved
+        /// Bandwidth that follows from it
         bytes_per_s: f64,
     },
     /// More was lent than there was
@@ -140,7 +140,7 @@ pub enum SampleError {
     Lent {
         /// All of it
         bytes: u64,
-        /// What was lent
+        /// Lent bytes that were given
         lent_bytes: u64,
     },
     /// Its time was not taken

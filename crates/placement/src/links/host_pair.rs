@@ -1,4 +1,4 @@
-//! What many links say together: of two hosts, or of all links of a kind.
+//! Common estimate of many links: of two hosts, or of all links of a kind.
 
 use super::class::{Memory, SizeClass};
 use super::estimate::LinkEstimate;
@@ -68,7 +68,7 @@ impl Profile {
     }
 }
 
-/// What was said last of links that are alike
+/// Latest estimates of links that are alike
 #[derive(Clone, Debug)]
 pub(super) struct Alike<K> {
     /// The newest last
@@ -91,7 +91,7 @@ impl<K: Eq> Alike<K> {
         self.said.push((link, said.to_vec()));
     }
 
-    /// What two hosts can do: for each class the second fastest message of their links
+    /// Returns the abilities of two hosts: for each class the second fastest message of their links
     ///
     /// A link that only starved processes used does not say what the hosts can do. Each counts as
     /// many messages as it remembers.
@@ -107,7 +107,7 @@ impl<K: Eq> Alike<K> {
         })
     }
 
-    /// What is usual among links of a kind: for each class the median
+    /// Returns the usual figures of links of a kind: for each class the median
     pub(super) fn median(&self) -> Vec<LinkEstimate> {
         self.each_class(|slowest_first| slowest_first[slowest_first.len() / 2])
     }
@@ -137,7 +137,7 @@ impl<K: Eq> Alike<K> {
     }
 }
 
-/// Whether two lists say the same, but for what nobody would act upon
+/// Returns whether two lists agree, except for differences that no policy would act upon
 pub(super) fn is_much_alike(one: &[LinkEstimate], other: &[LinkEstimate]) -> bool {
     let alike = |one: f64, other: f64| one == other || (one / other - 1.0).abs() < 0.02;
     one.len() == other.len()
@@ -151,5 +151,5 @@ pub(super) fn is_much_alike(one: &[LinkEstimate], other: &[LinkEstimate]) -> boo
 /// Of memory and sizes
 const CLASSES: usize = SizeClass::COUNT * Memory::ALL.len();
 
-/// Links that are remembered, those heard of last
+/// Links that are remembered, those reported last
 const ALIKE_MAX: usize = 8;

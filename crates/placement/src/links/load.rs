@@ -1,11 +1,12 @@
-//! What comes through a NIC besides, in other processes.
+//! Load of a NIC by other processes.
 //!
-//! A receiver sees the messages of its own process alone. What the others receive at that time, or
-//! what the same host sends to others, only the scheduler can tell, from the bytes and the busy time
-//! that reports bring: for the time between two of them, not for one message. So it is an estimate of
-//! what is likely: that whoever was busy for half of the time was there for half of any message.
+//! A receiver sees the messages of its own process alone. The bytes that the others receive at that
+//! time, or what the same host sends to others, only the scheduler can tell, from the bytes and the
+//! busy time that reports bring: for the time between two of them, not for one message. So it is an
+//! estimate of a likely load: a process that was busy for half of the time counts as present for
+//! half of any message.
 
-/// What goes through a NIC in one direction, on an average
+/// Average load of a NIC in one direction
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Load {
     /// How many are busy
@@ -32,7 +33,7 @@ impl Load {
     }
 }
 
-/// What one process received from another one, since both started
+/// Amounts that one process received from another one, since both started
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Bytes of messages that are timed, without those that were lent
@@ -41,7 +42,7 @@ pub struct Traffic {
     pub busy_s: f64,
 }
 
-/// What came between two reports
+/// Amounts that came between two reports
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Window {
     pub(super) load: Load,
@@ -72,7 +73,7 @@ impl Window {
     /// Bytes a second that it would have had without the others
     ///
     /// As [`super::NicClock`] has it: who got much less than an equal part was held up elsewhere, and
-    /// nobody is faster than all together.
+    /// no process is faster than all together.
     pub(super) fn alone(&self, others: Load) -> f64 {
         let all = self.while_busy + others.bytes_per_s;
         let sharers = 1.0 + others.busy;

@@ -6,11 +6,12 @@
 //! far as what was seen is consistent with that:
 //!
 //! - who got much less than an equal part was held up elsewhere: by its own host, else by itself;
-//! - nobody is said to be faster than all together were.
+//! - no host is said to be faster than all together were.
 //!
 //! So an estimate is never above what came through the NIC in that time, and a slow host is not
-//! blamed, nor praised, for a fast one beside it. Where a message is alone, nothing is changed. What
-//! cannot be told is a host whose own limit is just an equal part: it is praised until it is alone.
+//! blamed, nor praised, for a fast one beside it. Where a message is alone, nothing is changed. A
+//! host whose own limit is just an equal part cannot be recognised: it is praised until it is
+//! alone.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::busy_clock::BusyClock;
 
-/// What comes through one NIC
+/// Arrivals through one NIC
 ///
 /// `P` names the host that sends. Bounded by what is on its way.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct NicClock<P> {
     peers: HashMap<P, Peer>,
 }
 
-/// What comes from one host
+/// Arrivals from one host
 #[derive(Debug)]
 struct Peer {
     /// Divides time among its messages
@@ -37,7 +38,7 @@ struct Peer {
     bytes: u64,
 }
 
-/// What was known when a message began
+/// State of the NIC when a message began
 #[derive(Clone, Copy, Debug)]
 pub struct Begun<P> {
     peer: P,
@@ -52,10 +53,10 @@ struct Reading {
     bytes: u64,
 }
 
-/// What a message took
+/// Times of a message
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Alone {
-    /// From its beginning to its end, whoever else was there
+    /// From its beginning to its end, with the other messages
     pub elapsed: Duration,
     /// How many times as long that was as it would have been alone; 1 or more
     pub factor: f64,
@@ -149,5 +150,5 @@ fn shared(elapsed: Duration, part: Duration, bytes: u64, all_bytes: u64) -> Opti
     (of_all <= EQUAL_ENOUGH * sharers).then(|| sharers.min(of_all).max(1.0))
 }
 
-/// Who gets less than an equal part by more than this is not held up by those beside it
+/// A host that gets less than an equal part by more than this is not held up by those beside it
 const EQUAL_ENOUGH: f64 = 1.5;

@@ -1,11 +1,11 @@
 //! The last few messages of one link and class, and what is picked from them.
 
-/// What is known of one message
+/// Measurement of one message
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
-    /// What it would have moved a second alone; infinite if its bytes were lent
+    /// Bytes that it would have moved a second alone; infinite if its bytes were lent
     pub(super) bytes_per_s: f64,
-    /// What it would have taken alone
+    /// Time that it would have taken alone
     pub(super) seconds: f64,
     /// Bytes that moved
     pub(super) bytes: f64,
@@ -38,7 +38,7 @@ impl Ring {
         self.count
     }
 
-    /// Whether most of the last messages were lent
+    /// Returns whether most of the last messages were lent
     pub(super) fn is_lent(&self) -> bool {
         let kept = self.kept();
         let lent = kept

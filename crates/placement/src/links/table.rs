@@ -1,4 +1,4 @@
-//! What all receivers say of their links, and an answer for any two workers.
+//! Reports of all receivers on their links, and an answer for any two workers.
 //!
 //! An answer is of the two processes if they have met, else of their hosts, else of links of the
 //! kind, else of what was known before anything moved. Links of a process that left are forgotten;
@@ -41,7 +41,7 @@ pub enum Origin {
     HostPair,
     /// Messages over links of this kind: within a host, between hosts, of devices
     Class,
-    /// What topology or configuration say
+    /// Description by topology or configuration
     Prior,
 }
 
@@ -70,7 +70,7 @@ pub struct Answer {
     pub latency_s: f64,
     /// Messages behind it
     pub samples: u32,
-    /// Who says so
+    /// Source of the answer
     pub origin: Origin,
 }
 
@@ -85,11 +85,11 @@ pub struct Link {
     pub hosts: (String, String),
     /// The lane
     pub lane: String,
-    /// What is known of it
+    /// Estimate of the link
     pub said: LinkEstimate,
 }
 
-/// What a process says of what it received from another one over one lane
+/// Report of a process on its arrivals from another one over one lane
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'r> {
     /// Token of who says it
@@ -100,7 +100,7 @@ pub struct Report<'r> {
     pub sender_host: &'r str,
     /// The lane
     pub lane: &'r str,
-    /// What has come in all
+    /// Amounts that have come in all
     pub traffic: Traffic,
     /// How fast it came
     pub said: &'r [LinkEstimate],
@@ -108,8 +108,8 @@ pub struct Report<'r> {
 
 /// All links that are known
 ///
-/// Bounded: pairs of processes and pairs of hosts by a limit, hosts by those that anybody is on. What
-/// was learned of a host that nobody is on any more is kept until room is needed.
+/// Bounded: pairs of processes and pairs of hosts by a limit, hosts by those that have a process.
+/// The estimates of a host without processes are kept until room is needed.
 #[derive(Debug)]
 pub struct LinkTable {
     priors: Priors,
@@ -117,7 +117,7 @@ pub struct LinkTable {
     hosts: Vec<Host>,
     host_ids: HashMap<String, HostId>,
     free_hosts: Vec<HostId>,
-    /// So many hosts make it look for some that nobody is on
+    /// Number of hosts from which it looks for some without processes
     hosts_max: usize,
     processes: Vec<Process>,
     process_ids: HashMap<String, ProcessId>,
@@ -140,7 +140,7 @@ struct Process {
     window_began_s: Option<f64>,
     /// How long the window was that its last report ended, in seconds; 0 if that ended none
     window_s: f64,
-    /// From whom much came in the last window, from other hosts
+    /// Processes that sent much in the last window, from other hosts
     senders: Vec<ProcessId>,
 }
 
@@ -151,19 +151,20 @@ struct Pair {
     lanes: Vec<(String, Vec<LinkEstimate>)>,
     /// Of the last lane
     profiles: Profiles,
-    /// What had come when the window of its receiver began, by the lane that was used then
+    /// Amounts that had come when the window of its receiver began, by the lane that was used then
     traffic: (String, Traffic),
     window: Option<Window>,
-    /// What it would have had in its last windows without other processes; empty if there were none
+    /// Figures that it would have had in its last windows without other processes; empty if there
+    /// were none
     alone: Ring,
-    /// Windows since then in which nobody else was there
+    /// Windows since then in which no other process was there
     quiet_windows: u8,
 }
 
 #[derive(Debug, Default)]
 struct HostPair {
     alike: Alike<(ProcessId, ProcessId)>,
-    /// What links of its kind have been told
+    /// Estimates that links of its kind have reported
     told: Vec<LinkEstimate>,
     profiles: Profiles,
 }
@@ -217,7 +218,7 @@ impl LinkTable {
             self.remove_worker(address);
         }
         let process = self.process(process, host);
-        // A receiver may have told of it before, by an address that only it uses.
+        // A receiver may have reported it before, by an address that only it uses.
         let host = self.host(host);
         if self.host_of(process) != host {
             self.forget_windows(process);
@@ -235,7 +236,7 @@ impl LinkTable {
 
     /// Forgets a worker, and the links of its process if it was the last one there
     ///
-    /// Does nothing if it is not known. What was learned of its host stays.
+    /// Does nothing if it is not known. The estimates of its host stay.
     pub fn remove_worker(&mut self, address: &str) {
         let Some(id) = self.worker_ids.remove(address) else {
             return;
@@ -339,7 +340,7 @@ impl LinkTable {
     }
 
     /// Seconds that a message from one worker to another takes; of a worker that has left, what is
-    /// expected of strangers
+    /// expected of an unknown worker
     #[must_use]
     pub fn seconds(&self, sender: WorkerId, receiver: WorkerId, bytes: u64, memory: Memory) -> f64 {
         let (profile, _) = self.profile(sender, receiver, memory);
@@ -486,7 +487,7 @@ impl LinkTable {
     }
 }
 
-/// What a table cannot take note of
+/// Report that a table cannot store
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum TableError {
@@ -504,7 +505,7 @@ pub enum TableError {
     },
 }
 
-/// Lanes of one pair that are told apart: there are four, and a report may say anything
+/// Different lanes of one pair: there are four, and a report may name any
 const LANES_MAX: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a worker says that it has.
+//! Declaration of a worker's resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -186,7 +186,7 @@ fn listed(indexed: &Indexed) -> String {
     ids.join(", ")
 }
 
-/// What cannot be declared
+/// Impossible declaration
 #[non_exhaustive]
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum DeclareError {
@@ -198,7 +198,7 @@ pub enum DeclareError {
     Quantity {
         /// Name of the pool
         resource: String,
-        /// What is wrong with the amount
+        /// Fault of the amount
         source: QuantityError,
     },
     /// One id is in two groups
@@ -256,7 +256,7 @@ pub enum DeclareError {
         from: UnitId,
         /// The id where it goes
         to: UnitId,
-        /// What was given
+        /// Value that was given
         seconds: f64,
     },
     /// An id is coupled to a pool that has no ids, or is not there

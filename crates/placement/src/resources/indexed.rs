@@ -28,7 +28,7 @@ struct Unit {
     /// Which group it belongs to; `None` once it is no longer declared
     group: Option<usize>,
     free: Quantity,
-    /// Whether it is kept for one request
+    /// True if it is kept for one request
     is_kept: bool,
 }
 
@@ -189,7 +189,8 @@ impl IndexedPool {
             .map(|(&id, unit)| (id, unit.free))
     }
 
-    /// Whether so much is free of some units, were they alone; all of them, where they are fewer
+    /// Returns whether so much is free of some units, were they alone; all of them, where they are
+    /// fewer
     pub fn has_free(&self, wanted: Quantity, ids: impl Iterator<Item = UnitId>) -> bool {
         let one = wanted.min(Quantity::ONE);
         let count = usize::try_from(wanted.whole_units().unwrap_or(1)).unwrap_or(usize::MAX);

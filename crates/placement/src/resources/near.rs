@@ -43,12 +43,12 @@ impl Near {
         self.pools.insert((one.0.to_owned(), other.0.to_owned()));
     }
 
-    /// Whether nothing is near to anything
+    /// Returns whether nothing is near to anything
     pub(super) fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
 
-    /// Whether any id of one pool is near to any of another one
+    /// Returns whether any id of one pool is near to any of another one
     pub(super) fn couples(&self, resource: &str, other: &str) -> bool {
         self.pools
             .contains(&(resource.to_owned(), other.to_owned()))

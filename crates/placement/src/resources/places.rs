@@ -21,7 +21,7 @@ pub const AHEAD: u64 = 2;
 /// Rankings that are kept up to date
 pub const RANKINGS_MAX: usize = 64;
 
-/// What a load of one, a resource that is wholly used, is in the rankings
+/// Load of one, a resource that is wholly used, in the rankings
 const FULL: u64 = 1 << 20;
 
 /// Number of one distinct request
@@ -37,7 +37,7 @@ pub struct Places {
     workers: BTreeMap<Place, Worker>,
     signatures: Vec<Ranking>,
     by_request: HashMap<Request, Signature>,
-    /// Those that are kept up to date, the one first that was asked for the longest ago
+    /// Signatures that are kept up to date, the one first that was asked for the longest ago
     kept: Vec<Signature>,
     turn: u64,
 }
@@ -54,7 +54,7 @@ struct Worker {
 #[derive(Debug)]
 struct Ranking {
     request: Request,
-    /// Whether it is up to date; empty if not
+    /// True if it is up to date; empty if not
     is_kept: bool,
     order: BTreeSet<Rank>,
     rank_of: HashMap<Place, Rank>,
@@ -156,7 +156,7 @@ impl Places {
         Ok(Some(ranking.load(worker, signature) as f64 / FULL as f64))
     }
 
-    /// Whether a worker may be given one more such task, to run or to wait
+    /// Returns whether a worker may be given one more such task, to run or to wait
     ///
     /// # Errors
     ///
@@ -324,7 +324,7 @@ impl Ranking {
             let used = worker.used.get(name).copied().unwrap_or_default();
             let total = worker.totals[name];
             let parts = u128::from((used + *wanted).parts()) * u128::from(FULL);
-            // Rounded up: whoever has more than there is is above one.
+            // Rounded up: a worker that uses more than its total is above one.
             u64::try_from(parts.div_ceil(u128::from(total.parts()))).unwrap_or(u64::MAX)
         });
         loads.max().unwrap_or(0)
@@ -343,7 +343,7 @@ fn signature(number: usize) -> Signature {
     Signature(u32::try_from(number).expect("there are fewer than 2^32 distinct requests"))
 }
 
-/// What is not known to a scheduler's places
+/// Unknown task or worker of a scheduler's places
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 pub enum PlacesError {

@@ -17,12 +17,12 @@ use super::taste::RanOn;
 
 /// The pools of one worker, and who holds what of them
 ///
-/// What is taken is a lease, given back once. Nothing is lent twice: of an indexed pool no unit
+/// Taken resources are a lease, given back once. Nothing is lent twice: of an indexed pool no unit
 /// beyond one, of a sum no more than there is.
 ///
 /// A request for much may wait for ever while requests for little take each unit as it gets free.
-/// [`Pools::keep_for`] ends that: from then on what it needs is lent to no other request. Who is to
-/// be helped so, and when, is for the caller to say.
+/// [`Pools::keep_for`] ends that: from then on the units that it needs are lent to no other
+/// request. The caller decides which request to help so, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
     pools: BTreeMap<String, Pool>,
@@ -38,7 +38,7 @@ enum Pool {
     Sum {
         total: Quantity,
         used: Quantity,
-        /// What only the request may take that something is kept for
+        /// Amount that only the request may take for which it is kept
         kept: Quantity,
     },
 }
@@ -47,7 +47,7 @@ enum Pool {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LeaseId(pub u64);
 
-/// What one lease holds
+/// Units that one lease holds
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Held {
     /// Units by name of the resource, with how much of each
@@ -199,7 +199,7 @@ impl Pools {
         Ok(Some(lease))
     }
 
-    /// Whether all that a request asks for is free, and may be taken by it
+    /// Returns whether all that a request asks for is free, and may be taken by it
     ///
     /// # Errors
     ///
@@ -210,10 +210,10 @@ impl Pools {
 
     /// Lends what a request needs to no other one from now on, until it has taken it
     ///
-    /// What others hold stays with them. Units are kept in the group, or of the groups, that have
-    /// the most free; of resources that are not in `only`, where that is given, nothing is. Returns
-    /// whether something is kept for it now: not while it is for another one, so that two that need
-    /// the same never keep it from each other.
+    /// Units that others hold stay with them. Units are kept in the group, or of the groups, that
+    /// have the most free; of resources that are not in `only`, where that is given, nothing is.
+    /// Returns whether something is kept for it now: not while it is for another one, so that two
+    /// that need the same never keep it from each other.
     ///
     /// # Errors
     ///
@@ -241,7 +241,8 @@ impl Pools {
         Ok(true)
     }
 
-    /// Lends to all again what was kept for one request, as nobody waits with it any more
+    /// Lends to all again the units that were kept for one request, because that request does not
+    /// wait any more
     pub fn keep_no_longer(&mut self) {
         if self.kept_for.take().is_some() {
             for pool in self.pools.values_mut() {
@@ -278,7 +279,7 @@ impl Pools {
         Ok(held)
     }
 
-    /// What a lease holds
+    /// Returns the units that a lease holds
     ///
     /// # Errors
     ///
@@ -299,7 +300,7 @@ impl Pools {
                 let free = pool.free().map(|(_, free)| free).sum();
                 (name.as_str(), pool.total(), free)
             }
-            // What is left may be less than nothing after a new declaration.
+            // The rest may be less than nothing after a new declaration.
             Pool::Sum { total, used, .. } => (name.as_str(), *total, *total - *(used.min(total))),
         })
     }

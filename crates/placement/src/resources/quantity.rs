@@ -117,32 +117,32 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// What cannot be an amount of anything
+/// Impossible amount
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum QuantityError {
     /// It is NaN or infinite
     #[error("{units} is no amount")]
     NoNumber {
-        /// What was given
+        /// Value that was given
         units: f64,
     },
     /// It is below nothing
     #[error("{units} is negative")]
     Negative {
-        /// What was given
+        /// Value that was given
         units: f64,
     },
     /// It is more than can be counted
     #[error("{units} is more than {UNITS_MAX}")]
     TooLarge {
-        /// What was given
+        /// Value that was given
         units: f64,
     },
     /// It is something, but less than a part
     #[error("{units} is less than 1/{PER_ONE}, the smallest share")]
     TooFine {
-        /// What was given
+        /// Value that was given
         units: f64,
     },
 }

@@ -1,4 +1,4 @@
-//! What a task asks for.
+//! Request of a task for resources.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::quantity::{Quantity, QuantityError};
 
-/// What one task holds while it runs
+/// Resources that one task holds while it runs
 ///
 /// Needs of nothing are left out: a task that asks for zero of something asks for nothing.
 #[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -68,13 +68,13 @@ impl Request {
         &self.needs
     }
 
-    /// Whether units are preferred that the inputs ran on
+    /// Returns whether units are preferred that the inputs ran on
     pub fn prefers(&self, resource: &str) -> bool {
         self.affinity.iter().any(|each| each == resource)
     }
 }
 
-/// What cannot be asked for, anywhere
+/// Impossible request, on any worker
 #[non_exhaustive]
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum RequestError {
@@ -86,7 +86,7 @@ pub enum RequestError {
     Quantity {
         /// Name of the resource
         resource: String,
-        /// What is wrong with the amount
+        /// Fault of the amount
         source: QuantityError,
     },
     /// Units of something are preferred that is not asked for
@@ -104,15 +104,15 @@ pub enum Unmeetable {
     /// The worker has nothing of that name
     #[error("there is no {resource}; there is {there}")]
     NoSuchResource {
-        /// What is asked for
+        /// Resource that is asked for
         resource: String,
-        /// What the worker has
+        /// Resources that the worker has
         there: String,
     },
     /// The worker has less
     #[error("{wanted} of {resource} are more than the {there} that there are")]
     TooMuch {
-        /// What is asked for
+        /// Resource that is asked for
         resource: String,
         /// How much is asked for
         wanted: Quantity,
@@ -125,7 +125,7 @@ pub enum Unmeetable {
          each has an id"
     )]
     FractionAboveOne {
-        /// What is asked for
+        /// Resource that is asked for
         resource: String,
         /// How much is asked for
         wanted: Quantity,
@@ -133,7 +133,7 @@ pub enum Unmeetable {
     /// Units are preferred, but the pool has none
     #[error("affinity to {resource}, of which there is an amount and no ids")]
     AffinityToSum {
-        /// What is asked for
+        /// Resource that is asked for
         resource: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What one request would rather have of a pool: the unit that its inputs come to soonest.
+//! Preference of one request in a pool: the unit that its inputs come to soonest.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ const WITHIN_GROUP_S: f64 = 1.0 / 20e9;
 /// Between others: 6 GB/s, two sockets of a DGX-1
 const BETWEEN_GROUPS_S: f64 = 1.0 / 6e9;
 
-/// What one request would rather have; the lower, the better
+/// Preference score of one request; the lower, the better
 pub(super) struct Taste<'a> {
     inputs: &'a [RanOn],
     /// The group of each input's unit; `None` if that is not there any more
     groups: Vec<Option<usize>>,
     ways: &'a Ways,
     near: &'a [UnitId],
-    /// Whether kept units are for it
+    /// True if kept units are for it
     pub(super) keeps: bool,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Taste<'a> {
         (cost, ranks.iter().filter(|&&(_, is_far)| is_far).count())
     }
 
-    /// What the inputs take to come to a unit, one after another; nothing from one that is gone
+    /// Returns the time of the inputs to a unit, one after another; nothing from one that is gone
     fn seconds(&self, id: UnitId, group: usize) -> f64 {
         let ways = self.inputs.iter().zip(&self.groups);
         ways.filter(|&(&(from, _), there)| from != id && there.is_some())

@@ -2,8 +2,8 @@
 //!
 //! Workers behind a slow link are given their whole share in one plan, and in another one only as
 //! many roots as they have threads, which they would be given anyway as soon as they are idle. No
-//! plan is taken where it gains nothing over roots that go to whoever is free: what is not planned
-//! is balanced better.
+//! plan is taken where it gains nothing over roots that go to the first free thread: roots that are
+//! not planned are balanced better.
 
 use super::estimate::{Kinds, estimate};
 use super::graph::{Graph, Place};
@@ -21,7 +21,7 @@ pub fn choose(
     targets: &[Target],
     links: &dyn LinkCosts,
 ) -> Option<Vec<Option<u32>>> {
-    // What nothing is combined with is balanced best.
+    // A graph in which nothing is combined is balanced best.
     if !(0..graph.len() as u32).any(|task| !graph.needs(task).is_empty()) {
         return None;
     }
@@ -36,7 +36,7 @@ pub fn choose(
             (best, expected) = (planned, other);
         }
     }
-    // Whatever is planned, work that is left is balanced in the end.
+    // With any plan, work that is left is balanced in the end.
     let free = estimate(graph, kinds, targets, &anywhere(graph, targets), links);
     let gain =
         expected.traffic_s + expected.balanced_s < (free.traffic_s + free.balanced_s) * GAIN_MAX;
@@ -85,9 +85,9 @@ fn with_slow_ones_limited(targets: &[Target], groups: &Groups) -> Option<Vec<Tar
     any.then_some(limited)
 }
 
-/// Roots as they go to whoever is free: to any thread, as that depends on who ends first
+/// Roots as they go to free workers: to any thread, as that depends on which one ends first
 ///
-/// Those that are left when each thread has had as many go to threads that are evenly apart, not to
+/// Roots that are left when each thread has had as many go to threads that are evenly apart, not to
 /// the first ones: of 24 on 16 threads each worker with two has three.
 fn anywhere(graph: &Graph, targets: &[Target]) -> Vec<Option<u32>> {
     let threads: Vec<u32> = targets

@@ -1,13 +1,13 @@
 //! How long a graph takes if its roots run where a plan says: enough to choose between plans.
 //!
-//! Each task that comes later is taken to run where most bytes of its inputs are. What is summed up
-//! is the work of the workers, and the bytes over the edges; neither order nor latency counts.
+//! Each task that comes later is taken to run where most bytes of its inputs are. The sum is over
+//! the work of the workers, and the bytes over the edges; neither order nor latency counts.
 
 use super::graph::{Graph, Place};
 use super::plan::{Target, positions};
 use crate::cost::LinkCosts;
 
-/// What tasks take and make, by kind
+/// Costs and result sizes of tasks, by kind
 #[derive(Clone, Copy, Debug)]
 pub struct Kinds<'a> {
     /// The kind of each task
@@ -42,7 +42,7 @@ pub fn estimate(
     let index_of = |worker: u32| positions.get(&worker).copied();
     // By task: the place among the targets of who has its result
     let mut at: Vec<Option<usize>> = vec![None; graph.len()];
-    // By task: to whom it was sent already, as bits; more than 64 workers share bits
+    // By task: the workers it was sent to already, as bits; more than 64 workers share bits
     let mut sent: Vec<u64> = vec![0; graph.len()];
     let mut work_s: Vec<f64> = vec![0.0; targets.len()];
     let mut edge_bytes: Vec<f64> = vec![0.0; links.capacities().len()];
@@ -108,7 +108,7 @@ pub fn estimate(
     }
 }
 
-/// What a graph takes, in seconds
+/// Time of a graph, in seconds
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// All tasks of the worker that has most to do

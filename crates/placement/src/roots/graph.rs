@@ -85,7 +85,7 @@ impl Graph {
         self.places.len()
     }
 
-    /// Whether it has none
+    /// Returns whether it has none
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
@@ -97,13 +97,13 @@ impl Graph {
         self.places[task as usize]
     }
 
-    /// What a task needs
+    /// Returns the tasks that a task needs
     #[must_use]
     pub fn needs(&self, task: u32) -> &[u32] {
         self.needs.get(task)
     }
 
-    /// Who needs a task
+    /// Returns the tasks that need a task
     #[must_use]
     pub fn needed_by(&self, task: u32) -> &[u32] {
         self.needed_by.get(task)
@@ -171,7 +171,7 @@ pub enum GraphError {
     Place {
         /// The task
         task: usize,
-        /// What was given
+        /// Value that was given
         place: i64,
     },
     /// A need that is not there
@@ -179,7 +179,7 @@ pub enum GraphError {
     Need {
         /// The task
         task: usize,
-        /// What was given
+        /// Value that was given
         need: u32,
         /// How many tasks there are
         tasks: usize,

@@ -60,7 +60,7 @@ impl Groups {
         for a in 0..count {
             for b in a..count {
                 let first = groups.members[a][0] as usize;
-                // Of a group with one member nobody asks.
+                // A group with one member has no pair inside, so that cost stays 0.
                 let Some(second) = groups.members[b].get(usize::from(a == b)) else {
                     continue;
                 };
@@ -109,7 +109,7 @@ impl Groups {
         self.cost.iter().map(|cost| 1.0 - cost * scale).collect()
     }
 
-    /// What half of all targets is reached within from a member of each group: seconds of a byte
+    /// Distance within which half of all targets lie from a member of each group: seconds of a byte
     pub(super) fn middles(&self) -> Vec<f64> {
         self.all()
             .map(|group| {

@@ -32,7 +32,7 @@ impl<'a> Loads<'a> {
         loads
     }
 
-    /// Whether a target may have one more
+    /// Returns whether a target may have one more
     pub(super) fn has_room(&self, at: usize) -> bool {
         let spare = f64::from(u8::from(self.spare > 0));
         self.count[at] < (self.room[at] + spare).min(self.most[at])
@@ -53,7 +53,7 @@ impl<'a> Loads<'a> {
         self.count[at] += 1.0;
         if self.count[at] > self.room[at] && self.spare > 0 {
             self.spare -= 1;
-            // Whoever had room for a spare one only has none now.
+            // A target that had room for a spare root only has none now.
             if self.spare == 0 {
                 self.look_at_all();
                 return;
@@ -79,7 +79,7 @@ impl<'a> Loads<'a> {
 
 /// Whole roots of each target: by share, and no more than it may have
 ///
-/// What some may not have, the others share; that may be more than one of these may have.
+/// The roots that some may not have, the others share; that may be more than one of these may have.
 fn rooms(targets: &[Target], roots: usize) -> Vec<f64> {
     let mut limited = vec![false; targets.len()];
     loop {

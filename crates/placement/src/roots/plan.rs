@@ -1,4 +1,4 @@
-//! Who is to run which root, so that what is combined is made together.
+//! Assignment of roots to workers, so that results that are combined are made together.
 //!
 //! A streaming partition: roots in the order in which they are to run, each to the worker that is
 //! nearest to where those are with which it will be combined, within a share of all roots that goes
@@ -21,7 +21,7 @@ pub struct Target {
     pub share: f64,
     /// Most roots that it may have; infinite if only its share limits it
     pub roots_max: f64,
-    /// Memory that is left for results; infinite if nobody has said
+    /// Memory that is left for results; infinite if it was not given
     pub memory_bytes: f64,
 }
 
@@ -65,7 +65,7 @@ pub fn plan(graph: &Graph, targets: &[Target], groups: &Groups) -> Vec<Option<u3
                 best.offer(gains[group] - LOAD_WEIGHT * loads.filled(at as usize), at);
             }
         }
-        // Who pulls has the other part itself, nearer than any neighbour of its group.
+        // The worker that pulls has the other part itself, nearer than any neighbour of its group.
         for (puller, weight) in pull.all() {
             if loads.has_room(puller) {
                 let group = groups.of(puller);
@@ -103,7 +103,7 @@ impl Best {
     }
 }
 
-/// What is on a worker already, by its place among the targets
+/// Tasks that are on a worker already, with the place of that worker among the targets
 fn targets_of_placed(graph: &Graph, targets: &[Target]) -> Vec<(u32, u32)> {
     let at = positions(targets);
     (0..graph.len() as u32)
@@ -163,7 +163,7 @@ struct Meetings {
     below: Vec<Vec<(u32, u32)>>,
     /// The meetings of one task, and how far above it they are
     found: Vec<(u32, u32)>,
-    /// Who has seen a task last
+    /// Round that has seen a task last, by task
     seen: Vec<u32>,
     round: u32,
     current: Vec<u32>,
@@ -250,7 +250,7 @@ const SCORE_DIFFERENCE: f64 = 1e-12;
 const LEVELS: u32 = 4;
 const MEETINGS_MAX: usize = 48;
 const LOOKED_AT_MAX: usize = 192;
-/// What a meeting one level further up counts
+/// Weight of a meeting one level further up
 const LEVEL_WEIGHT: f64 = 0.25;
 
 #[cfg(test)]
@@ -326,7 +326,7 @@ mod tests {
             });
             assert_eq!(found, expected);
         }
-        // Nobody else has room for the one that is left over.
+        // No other worker has room for the root that is left over.
         workers[0].roots_max = 1.0;
         workers[1].roots_max = 1.0;
         let planned = plan_far(&pairs(15), &workers);

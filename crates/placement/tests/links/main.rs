@@ -1,4 +1,4 @@
-//! What the estimator is to be held to, on a simulated network with noise.
+//! Accuracy of the estimator, on a simulated network with noise.
 
 mod network;
 
@@ -66,7 +66,7 @@ proptest! {
         }
     }
 
-    /// Some of one host share what it can send, and a fast host beside it is told apart
+    /// Some processes of one host share its sending limit, and a fast host beside it is recognised
     #[test]
     fn a_slow_host_is_neither_blamed_nor_praised_for_a_fast_one(
         seed in 1_u64.., bytes in MIB..12 * MIB, slow_senders in 1_usize..4,
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// Whatever shares it, nobody is said to be faster than the NIC
+    /// With any sharing, no host is said to be faster than the NIC
     #[test]
     fn no_estimate_is_above_what_came_through_the_nic(
         seed in 1_u64.., bytes in MIB..8 * MIB, hosts in proptest::collection::vec(0_u32..3, 1..6),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use backhaul_placement::links::{Begun, Estimator, Memory, NicClock};
 
-/// Whom a message comes from: a host, and a process there
+/// Sender of a message: a host, and a process there
 #[derive(Clone, Copy)]
 pub(crate) struct Sender {
     pub(crate) host: u32,
@@ -15,9 +15,9 @@ pub(crate) struct Sender {
 ///
 /// Rates are max-min fair, which is what long TCP connections tend to.
 pub(crate) struct Network {
-    /// What the NIC of the receiver takes, in bytes per second
+    /// Limit of the receiver's NIC, in bytes per second
     pub(crate) nic: f64,
-    /// What each host can send, in bytes per second
+    /// Limit of each sending host, in bytes per second
     pub(crate) hosts: Vec<f64>,
     clock: NicClock<u32>,
     now: Instant,
@@ -30,7 +30,7 @@ struct OnTheWay {
     begun: Begun<u32>,
     bytes: u64,
     left: f64,
-    /// What its sender has a processor for, as a part of an equal part of the NIC
+    /// Speed for which its sender has a processor, as a part of an equal part of the NIC
     starved: f64,
 }
 
@@ -158,7 +158,7 @@ impl Network {
         rates
     }
 
-    /// What is left of a host, or of the NIC
+    /// Rest of a host's limit, or of the NIC's
     fn room(&self, going: &[(usize, OnTheWay)], rates: &[f64], host: Option<u32>) -> f64 {
         let taken: f64 = going
             .iter()

@@ -290,7 +290,7 @@ impl Blocks {
         memory.mapping().at(block.index * bytes)
     }
 
-    /// Decides what becomes of a block that nobody uses any more
+    /// Decides the fate of a block that is not used any more
     fn settle(&mut self, block: BlockId, deferred: &mut DeferredWork) {
         if !self.entry(block).abandoned && !self.make_shared(block) {
             self.entry(block).abandoned = true;
@@ -471,11 +471,11 @@ pub(super) struct Fresh {
     pub(super) start: NonNull<u8>,
     /// Bytes of the free blocks behind it that are to get pages too
     pub(super) ahead_bytes: usize,
-    /// Whether to ask for huge pages
+    /// True if the arena asks for huge pages
     pub(super) huge: bool,
 }
 
-/// What is to be done once the lock is released
+/// Work to do once the lock is released
 #[derive(Debug, Default)]
 #[must_use = "blocks stay unusable until their pages have been given back"]
 pub(super) struct DeferredWork {
@@ -495,7 +495,7 @@ pub(super) struct Trim {
 }
 
 impl Trim {
-    /// Whether another block lies right behind this one
+    /// Returns whether another block lies right behind this one
     pub(super) fn is_followed_by(&self, next: &Self) -> bool {
         self.block.base == next.block.base && self.block.index + 1 == next.block.index
     }

@@ -38,15 +38,15 @@ impl Arena {
         }
     }
 
-    /// Makes ready for every fork of this process, whoever forks, as with
+    /// Makes ready for every fork of this process, by any thread, as with
     /// [`before_fork`](Self::before_fork)
     ///
-    /// Not for one that ends in a program being started: `vfork` and `posix_spawn` tell nobody.
+    /// Forks that start a program are not covered: `vfork` and `posix_spawn` call no handlers.
     pub fn watch_forks(&self) {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             // SAFETY: the three functions stay where they are, and may be called by any thread that
-            // forks. An error means that there is no memory: then nobody is told.
+            // forks. An error means that there is no memory: then no arena is notified.
             unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
         });
         let mut watched = watched();
@@ -55,17 +55,17 @@ impl Arena {
     }
 }
 
-/// Arenas that are told of forks
+/// Arenas that are notified of forks
 static WATCHED: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 fn watched() -> MutexGuard<'static, Vec<Weak<Shared>>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a thread that forks holds meanwhile
+/// Locks and arenas that a thread holds while it forks
 struct Held {
     guards: Vec<ForkGuard>,
-    /// Released last, and in the child too: there is nobody else who could
+    /// Released last, and in the child too, which has no other thread to release it
     _watched: MutexGuard<'static, Vec<Weak<Shared>>>,
 }
 
@@ -77,7 +77,7 @@ unsafe extern "C" fn prepare() {
     let watched = watched();
     let arenas = watched.iter().filter_map(Weak::upgrade);
     let guards = arenas
-        // What this process inherited itself is private already, and not its to give back.
+        // Memory that this process inherited is private already, and not its to give back.
         .filter(|shared| shared.origin.is_here())
         .map(|shared| Arena { shared }.before_fork())
         .collect();

@@ -1,4 +1,4 @@
-//! What keeps a block for a peer
+//! Lease: keeps a block for a peer
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Lease {
         blocks.is_some_and(|blocks| blocks.is_freed(self.pin.block))
     }
 
-    /// Gives the block up: the peer may map it for ever, and nobody will tell
+    /// Gives the block up: the peer may map it for ever, without a report of the end
     ///
     /// The owner keeps it, but the arena hands it out no more. Its segment goes when all other
     /// blocks there are free.

@@ -95,17 +95,17 @@ impl Memory {
         fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
     }
 
-    /// What a peer needs to map it too
+    /// Returns the descriptor that a peer needs to map it too
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// Opens a file of ours again, for reading only
+/// Opens a file of this arena again, for reading only
 ///
 /// Fails where `/proc` is not mounted.
 fn read_only(file: &OwnedFd) -> Result<OwnedFd, Errno> {
-    // Another user, to whom the descriptor is passed, cannot open it for writing in the same way.
+    // Another user that gets the descriptor cannot open it for writing in the same way.
     fchmod(file, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

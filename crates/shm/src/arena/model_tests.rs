@@ -41,7 +41,7 @@ struct Model {
     _peers: [ExportedLeases; 2],
     blocks: Vec<Block>,
     leases: Vec<Exported>,
-    /// What peers keep for ever
+    /// Blocks that peers keep for ever
     abandoned: Vec<(usize, u64, Leased)>,
     receipts: u32,
     peak_bytes: usize,
@@ -284,7 +284,7 @@ impl Model {
         });
     }
 
-    /// Drops blocks that nobody has any more
+    /// Drops blocks that have no holder any more
     fn forget(&mut self) {
         let leases = &self.leases;
         self.blocks.retain(|block| {

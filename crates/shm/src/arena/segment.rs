@@ -12,13 +12,13 @@ pub(super) struct Segment {
     pub(super) class: SizeClass,
     /// How many blocks there is room for
     pub(super) count: usize,
-    /// Those that ever had pages; the rest are cold
+    /// Blocks that ever had pages; the rest are cold
     pub(super) blocks: Vec<Block>,
-    /// Those of `blocks` that are cold, the one given back last at the back
+    /// Cold ones of `blocks`, the one given back last at the back
     pub(super) cold: Vec<usize>,
     /// Blocks that are cold or retired
     pub(super) idle: usize,
-    /// Whether blocks are handed out no more
+    /// True if blocks are handed out no more
     pub(super) draining: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Block {
     pub(super) usage: Usage,
     /// Leases of peers, and one for each forked child that has inherited the block
     pub(super) leases: u64,
-    /// Whether a peer may map it for ever
+    /// True if a peer may map it for ever
     pub(super) abandoned: bool,
     /// Set while the owner's writes stay private to this process
     pub(super) is_copy_on_write: bool,

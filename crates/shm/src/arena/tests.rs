@@ -19,7 +19,7 @@ fn recycled_block_comes_back_with_its_pages() {
         drop(first);
         let second = arena.take(bytes).unwrap();
         assert_eq!(second.as_ptr(), address);
-        // What was written is there, so the page was not given back.
+        // The old bytes are there, so the page was not given back.
         assert_eq!(second[bytes - 1], 7);
     }
     let statistics = arena.statistics();

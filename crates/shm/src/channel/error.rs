@@ -25,7 +25,7 @@ pub enum CreateError {
     System {
         /// Size of the segment, in bytes
         segment_bytes: usize,
-        /// What the system said
+        /// Error of the system
         source: io::Error,
     },
 }
@@ -55,7 +55,7 @@ pub enum AttachError {
         /// Size of the header, in bytes
         header_bytes: u64,
     },
-    /// Not a segment of ours
+    /// Not a segment of a channel
     #[error("not a backhaul segment: it starts with \"{}\"", magic.escape_ascii())]
     Magic {
         /// First bytes of the file

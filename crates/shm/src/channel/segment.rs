@@ -23,7 +23,7 @@ use crate::mapping::Mapping;
 use crate::memfd;
 use crate::ring::{Consumer, Control, Producer, RingMemory};
 
-/// What the first bytes of a segment say of the rest
+/// Header of a segment: the description of the rest
 ///
 /// Written by the creator before it seals, read once by the attacher; then only `claimed`, which
 /// follows it, is used.
@@ -78,7 +78,7 @@ pub(super) enum Role {
 
 /// Checks that a descriptor is a segment, returning the capacity of a ring and its size, in bytes
 ///
-/// Nothing is mapped. What was checked stays so: the seals come first, so the size is final, and
+/// Nothing is mapped. The checked facts stay true: the seals come first, so the size is final, and
 /// the header is not read again.
 pub(super) fn check(file: BorrowedFd<'_>) -> Result<(usize, usize), AttachError> {
     let system = |errno: Errno| AttachError::System(io::Error::from(errno));
@@ -126,7 +126,7 @@ pub(super) fn segment_bytes(capacity_bytes: usize) -> usize {
 pub(super) fn claim(mapping: &Mapping) -> bool {
     assert!(mapping.bytes() >= DATA_OFFSET);
     // SAFETY: within the mapping (asserted), aligned since the mapping is to a page, and used as
-    // an atomic only: nobody else in this process maps the header.
+    // an atomic only: no other code in this process maps the header.
     let claimed = unsafe {
         mapping
             .address()
@@ -179,7 +179,7 @@ const MAGIC: [u8; 8] = *b"bkhl-shm";
 /// Counts every change of the layout, that of [`Control`] included
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 24;
-/// An `AtomicU32`, 0 until somebody attaches
+/// An `AtomicU32`, 0 until a process attaches
 const CLAIMED_OFFSET: usize = 64;
 const CREATOR_OFFSET: usize = 128;
 const ATTACHER_OFFSET: usize = CREATOR_OFFSET + size_of::<Control>();

@@ -1,9 +1,9 @@
-//! What an exported lease keeps alive
+//! Memory that an exported lease keeps alive
 
 use crate::arena::Lease;
 use crate::leased::Reexport;
 
-/// Exported memory: a block of ours, or a lease imported from another peer
+/// Exported memory: a block of this process, or a lease imported from another peer
 #[derive(Debug)]
 #[must_use = "the peer may read the memory only while this lives"]
 pub enum Export {

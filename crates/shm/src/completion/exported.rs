@@ -27,8 +27,8 @@ impl ExportedLeases {
     ///
     /// # Errors
     ///
-    /// The lease itself if no slot is free, since the peer holds [`SLOTS`] leases of ours, or if
-    /// there is no memory for another slot.
+    /// The lease itself if no slot is free, since the peer holds [`SLOTS`] leases of this process,
+    /// or if there is no memory for another slot.
     pub fn issue(&mut self, lease: impl Into<Export>) -> Result<Ticket, Export> {
         self.0.issue(lease.into())
     }

@@ -13,9 +13,9 @@ use crate::fork::{Forks, Origin, watch_forks};
 use crate::leased::ReexportHandle;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// What stays as long as an imported lease does
+/// Object that stays as long as an imported lease does
 pub trait Keep: Send + Sync {
-    /// What it takes to export the lease again, if that is possible
+    /// Returns the handle by which to export the lease again, if that is possible
     #[cfg(not(loom))]
     fn reexport_handle(&self) -> Option<&ReexportHandle> {
         None

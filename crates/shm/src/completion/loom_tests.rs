@@ -71,7 +71,7 @@ fn leases_returned_by_two_threads_release_each_its_own_block() {
             thread::yield_now();
             let returned = exported.take_returned();
             for block in &returned {
-                // SAFETY: the lease is returned, so nobody reads any more; loom checks it.
+                // SAFETY: the lease is returned, so no thread reads any more; loom checks it.
                 block.with_mut(|cell| unsafe { *cell = 9 });
             }
             back.extend(returned);
@@ -99,7 +99,7 @@ fn lease_and_every_later_one_are_returned_however_the_drop_of_a_receipt_races_wi
             drop(receipt);
         });
         for returned in exported.take_returned() {
-            // SAFETY: the lease is returned, so nobody reads any more; loom checks it.
+            // SAFETY: the lease is returned, so no thread reads any more; loom checks it.
             returned.with_mut(|cell| unsafe { *cell = 9 });
             // Issued in the same slot, possibly before the importer closes; checked below.
             exported.issue(returned).unwrap();
@@ -107,7 +107,7 @@ fn lease_and_every_later_one_are_returned_however_the_drop_of_a_receipt_races_wi
         closer.join().unwrap();
         importer.join().unwrap();
         assert_eq!(exported.take_returned().len(), 1);
-        // Nobody imports it.
+        // No peer imports it.
         exported.issue(block).unwrap();
         assert_eq!(exported.take_returned().len(), 1);
     });

@@ -38,7 +38,7 @@ pub(super) fn create() -> Result<OwnedFd, TableError> {
 
 /// Checks that a descriptor is a completion table; nothing is mapped
 ///
-/// What was checked stays so: the size is sealed, and the header is not read again.
+/// The checked facts stay true: the size is sealed, and the header is not read again.
 pub(super) fn check(file: BorrowedFd<'_>) -> Result<(), TableError> {
     let file_bytes = memfd::sealed_bytes(file)?;
     if file_bytes != BYTES as u64 {

@@ -1,4 +1,4 @@
-//! What a third process needs to map what a peer has leased to us
+//! Handle by which a third process maps memory that a peer has leased to this one
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub struct ReexportHandle {
 }
 
 impl ReexportHandle {
-    /// A lease that begins `offset` bytes into `memory`, which stays as it is while somebody holds
+    /// A lease that begins `offset` bytes into `memory`, which stays as it is while a process holds
     /// `keep_alives`
     pub fn new(memory: Arc<OwnedFd>, offset: u64, keep_alives: Vec<Arc<OwnedFd>>) -> Self {
         Self {

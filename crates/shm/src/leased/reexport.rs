@@ -61,7 +61,7 @@ pub fn reexport(memory: &[u8]) -> Option<Reexport> {
         .then_some(part)
 }
 
-/// Whether memory is leased
+/// Returns whether memory is leased
 pub fn is_leased(memory: &[u8]) -> bool {
     find(memory).is_some()
 }

@@ -51,7 +51,7 @@ impl Block {
     /// # Safety
     ///
     /// - They are of one call of [`into_parts`](Self::into_parts), and are used once.
-    /// - Nobody uses the memory but through the block.
+    /// - The memory is used only through the block.
     pub(super) unsafe fn from_parts(address: NonNull<u8>, class: SizeClass) -> Self {
         Self { address, class }
     }

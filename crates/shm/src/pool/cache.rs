@@ -13,7 +13,7 @@ use super::{Block, PoolStatistics, SizeClass};
 pub(super) struct Cache {
     /// Bound on what unused blocks take, in bytes
     cached_bytes_max: usize,
-    /// What the unused blocks take, in bytes
+    /// Memory of the unused blocks, in bytes
     kept_bytes: usize,
     /// Unused blocks of each class, the one returned last at the back
     classes: Box<[VecDeque<Unused>]>,
@@ -129,7 +129,7 @@ struct Unused {
     block: Block,
 }
 
-/// What an unused block takes, in bytes
+/// Returns the memory that an unused block takes, in bytes
 fn kept_bytes(class: SizeClass) -> usize {
     match class.bytes() {
         bytes @ ..=SMALL_BYTES_MAX => bytes + SMALL_OVERHEAD_BYTES,
@@ -137,7 +137,7 @@ fn kept_bytes(class: SizeClass) -> usize {
     }
 }
 
-/// What the heap adds to a small block, for its alignment, and the list of unused blocks
+/// Memory that the heap adds to a small block, for its alignment, and the list of unused blocks
 ///
 /// Measured with glibc: a million blocks of 64 bytes took 218 bytes each with their buffers, and
 /// about 35 more once they were unused.

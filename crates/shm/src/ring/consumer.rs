@@ -82,12 +82,12 @@ impl Consumer {
         Ok(self.filled() as usize)
     }
 
-    /// Whether a read would find something, as far as one load can tell
+    /// Returns whether a read would find something, as far as one load can tell
     ///
     /// Nothing is checked or ordered: it says when to read, not what to trust.
     #[inline]
     pub fn has_news(&self) -> bool {
-        // What comes next is then on its way here while the index still is.
+        // The next bytes are then on their way here while the index still is.
         self.memory.prefetch(self.tail);
         self.memory.control().head.0.load(Ordering::Relaxed) != self.tail
     }
@@ -133,7 +133,7 @@ impl Consumer {
         let mut copied = 0;
         while copied < buffer.len() {
             if self.filled() == 0 {
-                // The producer may be waiting for space that it has not been told of.
+                // The producer may be waiting for space whose index is not published yet.
                 self.publish_if_much();
                 self.refresh()?;
                 if self.filled() == 0 {

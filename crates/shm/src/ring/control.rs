@@ -13,9 +13,9 @@ pub(crate) struct Control {
     pub(super) head: Line<AtomicU64>,
     /// Bytes ever read; stored by the consumer only
     pub(super) tail: Line<AtomicU64>,
-    /// Set by the producer before it sleeps for space, cleared by whoever wakes it
+    /// Set by the producer before it sleeps for space, cleared by the thread that wakes it
     pub(super) producer_waiting: Flag,
-    /// Set by the consumer before it sleeps for bytes, cleared by whoever wakes it
+    /// Set by the consumer before it sleeps for bytes, cleared by the thread that wakes it
     pub(super) consumer_waiting: Flag,
 }
 
@@ -65,7 +65,7 @@ impl Flag {
     pub(super) fn take(&self) -> bool {
         // Pairs with the fence in `set`.
         fence(Ordering::SeqCst);
-        // Relaxed: the fences order it. The load keeps the line shared while nobody sleeps; the
+        // Relaxed: the fences order it. The load keeps the line shared while no thread sleeps; the
         // swap makes sure that one set is answered once.
         self.0.0.load(Ordering::Relaxed) != 0 && self.change(0) != 0
     }

@@ -140,10 +140,10 @@ impl RingMemory {
     pub(super) fn pair_at(index: u64, capacity_bytes: usize) -> (Self, Self) {
         let mapping = Mapping::anonymous(size_of::<Control>() + capacity_bytes);
         let mapping = Arc::new(mapping.expect("a page or two of memory"));
-        // SAFETY: fresh memory, aligned to a page and long enough; nobody else has it yet.
+        // SAFETY: fresh memory, aligned to a page and long enough; no other code has it yet.
         unsafe { mapping.address().cast().write(Control::at(index)) };
         let view = || {
-            // SAFETY: both views use the memory the same way, and nobody else has it.
+            // SAFETY: both views use the memory the same way, and no other code has it.
             unsafe {
                 Self::new(
                     Arc::clone(&mapping),

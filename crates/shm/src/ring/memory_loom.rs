@@ -61,7 +61,7 @@ impl RingMemory {
     /// - As that of `memory.rs`; loom panics where it does not hold.
     pub(super) unsafe fn copy_out(&self, index: u64, buffer: &mut [u8]) {
         for (position, byte) in (index..).zip(buffer) {
-            // SAFETY: nobody writes this position now; loom checks it.
+            // SAFETY: no thread writes this position now; loom checks it.
             *byte = self.cell(position).with(|cell| unsafe { *cell });
         }
     }

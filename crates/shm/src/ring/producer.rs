@@ -14,7 +14,7 @@ pub struct Producer {
     memory: RingMemory,
     /// Bytes ever copied into the ring
     head: u64,
-    /// Bytes the consumer has been told of
+    /// Bytes whose index the consumer can see
     published: u64,
     /// Bytes ever read, when we last looked
     tail: u64,
@@ -133,7 +133,7 @@ impl Producer {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.free() == 0 {
-                // The consumer may be waiting for what it has not been told of.
+                // The consumer may be waiting for bytes whose index is not published yet.
                 self.publish();
                 self.refresh()?;
                 if self.free() == 0 {

@@ -1,10 +1,10 @@
-//! What a transfer over each class of path is expected to take, with the source of each figure
+//! Expected speed and latency of each class of path, with the source of each figure
 //!
 //! They rank paths and give a first guess before anything was measured; they are not promises. The
 //! model has no speed of PCI links, so every PCI path is taken to be third generation, 16 lanes:
-//! a later generation is faster by 2 or 4. What is called NCCL here is `src/graph/topo.h`
-//! (bandwidths) and `src/graph/tuning.cc` (`hwLat`, ring, protocol LL) of NVIDIA's NCCL 2.2x; what
-//! is called core-to-core is the table of github.com/nviennot/core-to-core-latency.
+//! a later generation is faster by 2 or 4. NCCL stands here for `src/graph/topo.h` (bandwidths) and
+//! `src/graph/tuning.cc` (`hwLat`, ring, protocol LL) of NVIDIA's NCCL 2.2x; core-to-core stands
+//! for the table of github.com/nviennot/core-to-core-latency.
 
 use crate::model::{Nic, NicKind};
 

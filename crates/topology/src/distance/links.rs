@@ -70,7 +70,7 @@ pub fn pci_path_between(one: &[String], other: &[String]) -> Option<PciPath> {
     }
 }
 
-/// Whether an interface has hardware of its own
+/// Returns whether an interface has hardware of its own
 pub(crate) fn is_on_hardware(nic: &Nic) -> bool {
     match nic.kind {
         NicKind::Loopback | NicKind::Virtual => false,

@@ -12,7 +12,7 @@ pub enum PlanError {
     /// No such policy
     #[error("no policy {policy:?}; there are per-gpu, per-numa, per-l3 and n")]
     UnknownPolicy {
-        /// What was given
+        /// Text that was given
         policy: String,
     },
     /// Policy `n` without a number
@@ -41,7 +41,7 @@ pub enum PlanError {
     /// A part that is none
     #[error("memory fraction is {fraction}: it must be above 0 and at most 1")]
     BadFraction {
-        /// What was given
+        /// Fraction that was given
         fraction: f64,
     },
     /// Interfaces asked for in two ways
@@ -70,15 +70,15 @@ pub enum PlanError {
     /// An empty list of CPUs was given
     #[error("cpus is empty: name at least one of {allowed}, or leave it out")]
     NoCpusAsked {
-        /// What may be used
+        /// CPUs that may be used
         allowed: CpuSet,
     },
     /// CPUs that the machine does not have, or that are off
     #[error("CPUs {cpus} do not exist or are offline: choose from {online}")]
     CpusOffline {
-        /// Those
+        /// CPUs in question
         cpus: CpuSet,
-        /// What there is
+        /// CPUs of the machine
         online: CpuSet,
     },
     /// CPUs that the affinity mask or the cgroup forbids
@@ -86,9 +86,9 @@ pub enum PlanError {
         "CPUs {cpus} may not be used by this process (affinity mask or cgroup): choose from {allowed}"
     )]
     CpusNotAllowed {
-        /// Those
+        /// CPUs in question
         cpus: CpuSet,
-        /// What may be used
+        /// CPUs that may be used
         allowed: CpuSet,
     },
     /// No GPU at all
@@ -106,7 +106,7 @@ pub enum PlanError {
     /// A GPU that the machine does not have
     #[error("no GPU {gpu:?}; there are {}", .known.join(", "))]
     UnknownGpu {
-        /// What was given
+        /// Text that was given
         gpu: String,
         /// The GPUs there are
         known: Vec<String>,
@@ -114,15 +114,15 @@ pub enum PlanError {
     /// A shortened UUID that fits several
     #[error("GPU {gpu:?} may be {}: write more of it", .matches.join(" or "))]
     AmbiguousGpu {
-        /// What was given
+        /// Text that was given
         gpu: String,
-        /// What it fits
+        /// GPUs that the text fits
         matches: Vec<String>,
     },
     /// A GPU named twice
     #[error("GPU {gpu:?} is named twice: name each one once")]
     GpuTwice {
-        /// What was given the second time
+        /// Text that was given the second time
         gpu: String,
     },
     /// Two GPUs of one number, or of one UUID: no plan could tell them apart
@@ -130,13 +130,13 @@ pub enum PlanError {
     GpusAlike {
         /// Name of the machine
         machine: String,
-        /// What both are called
+        /// Name that both have
         gpu: String,
     },
     /// An interface that the machine does not have
     #[error("no interface {nic:?}; there are {}", names(.known))]
     UnknownNic {
-        /// What was given
+        /// Text that was given
         nic: String,
         /// The interfaces there are
         known: Vec<String>,
@@ -144,7 +144,7 @@ pub enum PlanError {
     /// No interface begins like this
     #[error("no interface begins with {prefix:?}; there are {}", names(.known))]
     NoNicWithPrefix {
-        /// What was given
+        /// Text that was given
         prefix: String,
         /// The interfaces there are
         known: Vec<String>,
@@ -155,7 +155,7 @@ pub enum PlanError {
         /// The interfaces there are
         known: Vec<String>,
     },
-    /// Nobody knows which CPUs share a cache
+    /// The machine has no record of CPUs that share a cache
     #[error(
         "machine {machine:?} tells no groups of CPUs that share a last-level cache: use per-numa or n"
     )]

@@ -213,7 +213,7 @@ fn order(machine: &Machine, chosen: &[Chosen<'_>], own: usize) -> Vec<PlannedGpu
         .collect()
 }
 
-/// CPUs near a GPU that may be used; all, with a warning, where there are none or nobody knows
+/// CPUs near a GPU that may be used; all, with a warning, where there are none or they are unknown
 fn cpus_near(machine: &Machine, gpu: &Gpu, usable: &CpuSet, notes: &mut Notes) -> CpuSet {
     let node = node_of_place(machine, &gpu.place)
         .and_then(|id| machine.nodes.iter().find(|node| node.id == id));

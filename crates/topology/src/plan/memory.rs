@@ -61,7 +61,7 @@ pub(super) fn bind(machine: &Machine, drafts: &mut [Draft], notes: &mut Notes) {
     }
 }
 
-/// Memory of each worker, in bytes; 0 when nobody knows, or when no limit is wanted
+/// Memory of each worker, in bytes; 0 if it is unknown, or when no limit is wanted
 ///
 /// Workers without GPUs share the machine's memory by the CPUs they have of those allowed, as Dask
 /// does; workers with GPUs share it evenly. A worker that is bound to NUMA nodes has no more than

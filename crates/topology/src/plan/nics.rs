@@ -7,7 +7,7 @@ use super::{Draft, Notes, Options, PlanError};
 use crate::distance::{self, Class, Device, Distance};
 use crate::model::{Machine, Nic};
 
-/// What a worker has of the network
+/// Network interfaces and cards of a worker
 #[derive(Clone, Debug, Default)]
 pub(super) struct Network {
     pub(super) nic: Option<String>,
@@ -141,7 +141,7 @@ fn with_prefix(
     Ok(usable(machine, nics, notes))
 }
 
-/// Those that workers can have an address on; all of them, with a warning, where that is none
+/// Interfaces that workers can have an address on; all of them, with a warning, where that is none
 fn usable(machine: &Machine, nics: Vec<&Nic>, notes: &mut Notes) -> Vec<Candidate> {
     // Of a recorded machine no addresses are known.
     let addresses_told = machine.nics.iter().any(|nic| !nic.addresses.is_empty());

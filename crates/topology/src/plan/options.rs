@@ -1,4 +1,4 @@
-//! What may be asked of a plan
+//! Options of a plan
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::PlanError;
 use crate::cpuset::CpuSet;
 
-/// What to run one worker for
+/// Part of the machine that each worker runs for
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -58,11 +58,11 @@ impl FromStr for Policy {
     }
 }
 
-/// What is asked of a plan
+/// Options of a plan
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// What to run one worker for
+    /// Part of the machine that each worker runs for
     pub policy: Policy,
     /// How many workers, for [`Policy::N`] alone
     pub n: Option<u32>,
@@ -81,12 +81,12 @@ pub struct Options {
     pub nics: Option<Vec<String>>,
     /// CPUs to keep to; `None` for all that are allowed
     pub cpus: Option<CpuSet>,
-    /// Whether workers with GPUs of one NUMA node divide its CPUs instead of sharing them
+    /// True if workers with GPUs of one NUMA node divide its CPUs instead of sharing them
     pub exclusive_cpus: bool,
 }
 
 impl Options {
-    /// Whether each value is possible by itself
+    /// Checks that each value is possible by itself
     pub(super) fn check(&self) -> Result<(), PlanError> {
         if self.n == Some(0) {
             return Err(PlanError::NoWorkers);

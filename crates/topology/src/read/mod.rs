@@ -1,7 +1,7 @@
 //! Readers: from files, a driver or a text to a [`Machine`]
 //!
-//! What a reader cannot find out becomes a note of the machine; an error is for a text that is not
-//! what it is said to be.
+//! A fact that a reader cannot find out becomes a note of the machine; an error is for a text that
+//! is not what it is said to be.
 
 pub mod hwloc;
 mod mask;
@@ -25,7 +25,7 @@ pub struct DiscoverOptions {
     /// Folder with the `sys` and `proc` of a recorded machine; `None` for this machine. Of a
     /// recorded one, neither the affinity mask of this process nor its addresses are asked for.
     pub root: Option<PathBuf>,
-    /// Whether the driver of NVIDIA is asked; of a recorded machine it never is
+    /// True if the driver of NVIDIA is asked; never of a recorded machine
     pub nvml: bool,
 }
 
@@ -65,7 +65,7 @@ pub enum Format {
     Json,
     /// XML that `lstopo --of xml` writes
     HwlocXml,
-    /// What `nvidia-smi topo -m` prints
+    /// Output of `nvidia-smi topo -m`
     NvidiaSmi,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The table of a driver of any age: columns apart by tabs or by blanks, a header underlined by
 //! escape sequences, NICs by name or by legend (`NIC0: mlx5_0`), columns of NUMA nodes or none.
-//! `nvidia-smi -L` before or after it adds names, UUIDs and MIG instances. What such a text
-//! cannot tell (memory, interfaces, CPUs far from every GPU) stays empty, and a note says so.
+//! `nvidia-smi -L` before or after it adds names, UUIDs and MIG instances. Facts that such a text
+//! cannot tell (memory, interfaces, CPUs far from every GPU) stay empty, and a note says so.
 
 mod error;
 mod lines;
@@ -44,7 +44,7 @@ pub fn parse(text: &str) -> Result<Machine, TableError> {
     Ok(machine)
 }
 
-/// Whether `text` has a line that the table begins with
+/// Returns whether `text` has a line that the table begins with
 #[must_use]
 pub fn is_table(text: &str) -> bool {
     lines::plain_text(text).lines().any(begins_table)
@@ -61,14 +61,14 @@ fn begins_table(line: &str) -> bool {
 struct Table {
     /// Devices, in the order of their columns
     columns: Vec<String>,
-    /// What lies between two devices, by their columns, the lower first
+    /// Link between two devices, by their columns, the lower first
     pairs: BTreeMap<(usize, usize), (Link, CellPosition)>,
     /// Rows, by the column of their device
     rows: BTreeMap<usize, Affinity>,
     notes: Vec<String>,
 }
 
-/// What a row tells right of its cells
+/// Content of a row right of its cells
 #[derive(Debug, Default)]
 struct Affinity {
     cpus: CpuSet,

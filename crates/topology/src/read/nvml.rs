@@ -1,8 +1,8 @@
-//! GPUs as the driver of NVIDIA tells of them, joined to those on the PCI bus
+//! GPUs as the driver of NVIDIA reports them, joined to those on the PCI bus
 //!
-//! [`driver`] asks and makes nothing of the answers; what is here is pure. NVML sees the GPUs that
-//! this process may use, in a container too, so what it tells of a GPU wins over sysfs, and a
-//! GPU that it does not tell of is left out.
+//! [`driver`] asks and leaves the answers as they are; the code here is pure. NVML sees the GPUs
+//! that this process may use, in a container too, so its report of a GPU wins over sysfs, and a GPU
+//! that it does not report is left out.
 
 mod driver;
 
@@ -14,18 +14,18 @@ use super::pci::PciAddress;
 use crate::cpuset::CpuSet;
 use crate::model::{Gpu, GpuInstance, Machine, NvLink, PciPath, Place, ToldPath};
 
-/// What NVML says
+/// Report of NVML
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Told {
     /// Version of the driver
     version: String,
     gpus: Vec<ToldGpu>,
-    /// What lies between two GPUs, by their numbers
+    /// Paths between two GPUs, by their numbers
     paths: Vec<((u32, u32), PciPath)>,
     notes: Vec<String>,
 }
 
-/// What NVML says of a GPU
+/// NVML's report of a GPU
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ToldGpu {
     index: u32,
@@ -41,7 +41,7 @@ struct ToldGpu {
     links: Vec<ToldLink>,
 }
 
-/// What NVML says of an active link of NVLink
+/// NVML's report of an active link of NVLink
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ToldLink {
     /// PCI address of what it leads to
@@ -124,7 +124,7 @@ fn nvlinks(gpus: &[ToldGpu], on_bus: &[Gpu]) -> Vec<NvLink> {
             let remote = PciAddress::parse(&link.pci);
             let version = link.version.and_then(generation);
             let count = match remote.and_then(|pci| by_address.get(&pci)) {
-                // The other end tells of the same link
+                // The other end reports the same link
                 Some(peer) if gpu.index < *peer => pairs.entry((gpu.index, *peer)),
                 Some(_) => continue,
                 // A GPU that is not given to this process, or a CPU with NVLink

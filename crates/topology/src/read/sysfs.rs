@@ -1,6 +1,6 @@
-//! What Linux tells in `/sys` and `/proc`, without root and without libraries
+//! Machine as Linux reports it in `/sys` and `/proc`, without root and without libraries
 //!
-//! Whatever a container hides is left out and becomes a note. The limits of this process are
+//! Parts that a container hides are left out and become notes. The limits of this process are
 //! taken from its affinity mask, from `/proc/self/status` and from its control groups, and the
 //! narrowest counts. The root folder is an argument, so that a recorded machine can be read.
 
@@ -22,7 +22,7 @@ pub(super) use cpu::claim_once;
 use limits::Limits;
 use tree::Tree;
 
-/// What the kernel tells the calling process, and no file does
+/// Facts that the kernel reports to the calling process, and that no file has
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// Affinity mask of the calling thread
@@ -100,8 +100,8 @@ fn fill_limits(machine: &mut Machine, tree: &Tree, told: &Told) {
     machine.allowed_nodes = narrowest(tree, nodes, bounds).iter().collect();
 }
 
-/// What is in `all` and in each bound; a bound that leaves nothing cannot be true, and is left out
-/// with a note
+/// Returns the part of `all` that is in each bound; a bound that leaves nothing cannot be true, and
+/// is left out with a note
 fn narrowest<const N: usize>(
     tree: &Tree,
     all: CpuSet,

@@ -4,7 +4,7 @@ use crate::distance::{Device, place};
 use crate::model::{Disk, Gpu, Machine, Nic, NicKind, RdmaDevice};
 use crate::plan::memory_text;
 
-/// What the tree and the picture say of a device
+/// Description of a device in the tree and the picture
 #[derive(Clone, Debug)]
 pub(super) struct DeviceView {
     pub(super) device: Device,
@@ -12,13 +12,13 @@ pub(super) struct DeviceView {
     address: Option<String>,
     /// `GPU 0`, `ib0`
     pub(super) name: String,
-    /// What it is called in a plan: a network card by its interfaces and its RDMA device
+    /// Its names in a plan: a network card by its interfaces and its RDMA device
     pub(super) names: Vec<String>,
     /// Model, speed or size
     pub(super) what: String,
     /// All there is to say, in short pieces
     pub(super) details: Vec<String>,
-    /// Whether it is down
+    /// True if it is down
     pub(super) off: bool,
 }
 

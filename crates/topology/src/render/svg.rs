@@ -69,7 +69,7 @@ pub fn svg(machine: &Machine, plan: Option<&Plan>) -> String {
         .finish(inner + 2.0 * MARGIN, y + MARGIN, &title(machine))
 }
 
-/// What is drawn, and what it is drawn from
+/// Canvas, and the machine that is drawn on it
 struct Scene<'m> {
     canvas: Canvas,
     machine: &'m Machine,
@@ -78,7 +78,7 @@ struct Scene<'m> {
     gpus: BTreeMap<u32, (f64, f64)>,
 }
 
-/// What the picture is called
+/// Title of the picture
 fn title(machine: &Machine) -> String {
     if machine.name.is_empty() {
         "Machine".to_owned()
@@ -166,7 +166,7 @@ fn draw_interconnect(canvas: &mut Canvas, machine: &Machine, rows: &Rows<'_>, x:
     }
 }
 
-/// What a small square is, at the right of the title
+/// Draws the meaning of the small squares, at the right of the title
 fn legend(canvas: &mut Canvas, machine: &Machine, plan: Option<&Plan>, right: f64, y: f64) {
     let allowed =
         |cpu: &u32| machine.allowed_cpus.is_empty() || machine.allowed_cpus.contains(*cpu);

@@ -167,7 +167,7 @@ fn bridge_branches(bridge: &BridgeView) -> Vec<Branch> {
     }
 }
 
-/// What is not in the tree
+/// Facts that are not in the tree
 fn remarks(machine: &Machine, view: &View) -> Vec<String> {
     let mut lines = Vec::new();
     for gpu in &machine.gpus {
@@ -203,7 +203,7 @@ fn remarks(machine: &Machine, view: &View) -> Vec<String> {
     lines
 }
 
-/// What this process may use, where it is not all
+/// Limits of this process, where it may not use all
 pub(super) fn limits(machine: &Machine) -> Vec<String> {
     let mut lines = Vec::new();
     let allowed = &machine.allowed_cpus;

@@ -1,7 +1,7 @@
-//! What hangs where: packages, NUMA nodes, caches, cores, and devices at their bridges
+//! View of a machine: packages, NUMA nodes, caches, cores, and devices at their bridges
 //!
-//! What the tree and the picture have in common. Devices are grouped by the paths between them, so
-//! a machine that tells PCI addresses and a table that tells paths alone look the same.
+//! The common part of the tree and the picture. Devices are grouped by the paths between them, so a
+//! machine that reports PCI addresses and a table that reports paths alone look the same.
 
 use super::devices::DeviceView;
 use crate::cpuset::CpuSet;
@@ -13,7 +13,7 @@ use crate::model::{Machine, NicKind};
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) packages: Vec<PackageView>,
-    /// Devices that nobody knows the place of
+    /// Devices whose place is unknown
     pub(super) elsewhere: Vec<BridgeView>,
     /// Interfaces without hardware of their own
     pub(super) virtual_nics: Vec<String>,
@@ -39,7 +39,7 @@ pub(super) struct NodeView {
 
 #[derive(Debug)]
 pub(super) struct CacheView {
-    /// Whether it is a cache that the machine tells, or CPUs of which nobody knows
+    /// True for a cache that the machine reports; false for CPUs whose cache is unknown
     pub(super) known: bool,
     pub(super) bytes: Option<u64>,
     pub(super) cpus: CpuSet,

@@ -106,7 +106,7 @@ fn send(
         .map(|transfer| ways_of(transfer, &links))
         .collect();
     let mut shares: Vec<Share> = Vec::new();
-    // By turns: whoever came first would take the best ways for all its parts.
+    // By turns: otherwise the first transfer would take the best ways for all its parts.
     for part in 0..PARTS {
         for (number, transfer) in transfers.iter().enumerate() {
             let bytes = part_of(transfer.bytes, part);
@@ -136,7 +136,7 @@ fn part_of(bytes: u64, part: u64) -> u64 {
     bytes / PARTS + u64::from(part < bytes % PARTS)
 }
 
-/// What all transfers share
+/// State that all transfers share
 struct Links<'m> {
     machine: &'m Machine,
     /// How long each is busy with what it was given
@@ -174,7 +174,7 @@ impl Links<'_> {
         }
     }
 
-    /// What a way goes through, and how fast each of it is
+    /// Wires of a way, and the speed of each of them
     fn wires(&self, way: &[u32]) -> Vec<(Wire, f64)> {
         let mut wires = Vec::new();
         for hop in way.windows(2) {
@@ -200,7 +200,7 @@ impl Links<'_> {
         wires
     }
 
-    /// What stands for the socket of a GPU: its NUMA node, else the first CPU near it
+    /// Node that represents the socket of a GPU: its NUMA node, else the first CPU near it
     fn socket(&self, index: u32) -> Option<u32> {
         let gpu = self.machine.gpus.iter().find(|gpu| gpu.index == index)?;
         node_of_place(self.machine, &gpu.place).or_else(|| gpu.place.cpus.iter().next())

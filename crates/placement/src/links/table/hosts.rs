@@ -1,4 +1,4 @@
-//! The hosts of a table: named once, and forgotten when nobody has been on them for long.
+//! The hosts of a table: named once, and forgotten when they have had no process for long.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ pub(super) struct Host {
     pub(super) name: String,
     /// Speed of its NIC, in bytes per second
     pub(super) nic_bytes_per_s: Option<f64>,
-    /// What comes from other hosts, and what goes there
+    /// Load from other hosts, and to them
     pub(super) incoming: Load,
     pub(super) outgoing: Load,
 }

@@ -1,4 +1,4 @@
-//! What is expected of a link before anything has moved.
+//! Expected figures of a link before anything has moved.
 
 use super::super::class::Memory;
 use super::super::host_pair::Profile;
@@ -12,7 +12,7 @@ pub struct Prior {
     pub latency_s: f64,
 }
 
-/// What is expected of links of each kind
+/// Expected figures of links of each kind
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priors {
     /// Between processes of one host

@@ -1,4 +1,4 @@
-//! What links would do without the processes beside them, on either host.
+//! Estimates of links as they would be without the processes beside them, on either host.
 
 use super::super::class::Memory;
 use super::super::estimate::LinkEstimate;
@@ -28,7 +28,7 @@ impl LinkTable {
         }
     }
 
-    /// What a pair would have said of its link, had it been alone on the NICs of both hosts
+    /// Returns the estimate of a pair, had it been alone on the NICs of both hosts
     pub(super) fn without_others(
         &mut self,
         pair: (ProcessId, ProcessId),
@@ -55,7 +55,7 @@ impl LinkTable {
         } else {
             None
         };
-        // Until the window is over nothing is told of it.
+        // Until the window is over there is no estimate.
         if process.window_s > 0.0 || process.window_began_s.is_none() || entry.lanes.is_empty() {
             entry.traffic = (lane.to_owned(), traffic);
         }
@@ -86,7 +86,7 @@ impl LinkTable {
                 .max(window.alone(beside_sender));
             let entry = self.pairs.entry(pair).or_default();
             if beside_receiver.busy.max(beside_sender.busy) < BUSY_MIN {
-                // What its own messages say since then holds, once there are enough of them.
+                // The pair's own estimate since then is valid, once there are enough messages.
                 entry.quiet_windows = entry.quiet_windows.saturating_add(1);
                 if entry.quiet_windows >= QUIET_WINDOWS {
                     entry.alone = Ring::default();
@@ -150,5 +150,5 @@ impl LinkTable {
 /// So many windows without others make what was measured beside them obsolete
 const QUIET_WINDOWS: u8 = 3;
 
-/// Who is busy for less of the time than this, in other processes together, is not there
+/// Processes that are busy together for less of the time than this count as absent
 const BUSY_MIN: f64 = 0.25;

@@ -254,7 +254,8 @@ fn four_processes_that_share_a_nic_are_not_blamed_for_it() {
         let worker = |process: &str| process.replace('p', "w");
         let estimate = bandwidth(&table, &worker(last.1), &worker(last.0));
         let of_one_process = pairs[0].0 == pairs[1].0;
-        // What one process receives from several at a time, the fabric has already put right.
+        // For messages that one process receives from several at a time, the fabric has corrected
+        // the times.
         let truth = if of_one_process { 31_250_000.0 } else { 1.25e8 };
         assert!(
             (estimate / truth - 1.0).abs() < 0.5,

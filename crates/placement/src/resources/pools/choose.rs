@@ -1,4 +1,4 @@
-//! What a request would get: in which turn its pools are asked, and what is near to what.
+//! Choice of units for a request: the order of its pools, and units that are near to others.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Held, IndexedPool, Pool, Pools, TakeError};
 use crate::resources::{Quantity, RanOn, Request, UnitId};
 
 impl Pools {
-    /// What a request would get now
+    /// Returns the units that a request would get now
     pub(super) fn choose(
         &self,
         request: &Request,
@@ -36,7 +36,7 @@ impl Pools {
         Ok(Some(held))
     }
 
-    /// What a request needs, in the order in which it is chosen, with the units that it prefers
+    /// Returns the needs of a request in the order of choice, with the units that it prefers
     fn in_turn<'a>(
         &self,
         request: &'a Request,

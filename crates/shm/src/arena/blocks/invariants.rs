@@ -1,4 +1,4 @@
-//! Whether the counts and lists are those of the blocks themselves
+//! Checks that the counts and lists are those of the blocks themselves
 
 use super::{ArenaStatistics, BlockId, Blocks, Usage};
 

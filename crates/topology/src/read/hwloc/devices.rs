@@ -141,7 +141,7 @@ fn rdma_beside(node: Node<'_, '_>, major: u32) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whether a port is in state 4, active
+/// Returns whether a port is in state 4, active
 fn rdma_active(node: Node<'_, '_>) -> Option<bool> {
     let states: Vec<&str> = (1..=RDMA_PORTS_MAX)
         .map_while(|port| info(node, &format!("Port{port}State")))
@@ -266,7 +266,7 @@ fn fill_nvlinks(root: Node<'_, '_>, by_object: &BTreeMap<&str, u32>, machine: &m
     }
 }
 
-/// Whether the object is an NVSwitch, and not a CPU with NVLink as in POWER9
+/// Returns whether the object is an NVSwitch, and not a CPU with NVLink as in POWER9
 fn is_switch(root: Node<'_, '_>, object: &str) -> bool {
     objects(root, "PCIDev").any(|node| {
         node.attribute("gp_index") == Some(object) && node.attribute("subtype") == Some("NVSwitch")

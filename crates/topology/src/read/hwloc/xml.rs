@@ -35,13 +35,13 @@ pub enum HwlocError {
     BadAttribute {
         /// Line of the text, from 1
         line: u32,
-        /// What has the attribute: its type, or the name of the element
+        /// Object with the attribute: its type, or the name of the element
         element: String,
         /// The attribute
         attribute: String,
-        /// What stands there
+        /// Value that stands there
         value: String,
-        /// What may stand there
+        /// Values that may stand there
         expected: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a table, and where
+//! Errors of a table, with their place
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct CellPosition {
     pub row: String,
     /// Name of the column
     pub header: String,
-    /// What stands there
+    /// Content of the cell
     pub cell: String,
 }
 
@@ -107,7 +107,7 @@ pub enum TableError {
     BadCell {
         /// The cell
         position: CellPosition,
-        /// What may stand there
+        /// Content that may stand there
         expected: &'static str,
     },
     /// The table says two things of one pair

@@ -62,7 +62,7 @@ pub(super) struct Header<'a> {
     pub(super) devices: Vec<&'a str>,
     /// Columns right of them
     pub(super) trailing: Vec<Trailing>,
-    /// What follows that is not known
+    /// Names of unknown columns that follow
     pub(super) unknown: Vec<&'a str>,
 }
 

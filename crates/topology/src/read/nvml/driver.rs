@@ -15,8 +15,8 @@ use crate::model::{GpuInstance, PciPath};
 ///
 /// # Errors
 ///
-/// [`NoDriver`] if there is none, or it refuses to count its GPUs. What it does not tell of one
-/// GPU becomes a note.
+/// [`NoDriver`] if there is none, or it refuses to count its GPUs. A fact that it does not report
+/// of one GPU becomes a note.
 pub(in crate::read) fn ask() -> Result<Told, NoDriver> {
     let nvml = Nvml::init()?;
     let mut told = Told {

@@ -1,4 +1,4 @@
-//! What the control groups of this process allow: CPUs, memory nodes, CPU time, memory
+//! Limits by the control groups of this process: CPUs, memory nodes, CPU time, memory
 //!
 //! Version 1, version 2 and both at once; in a container with a namespace of groups or without.
 //! CPU time and memory are bounded by every group up to the root, so the least counts.

@@ -59,7 +59,7 @@ fn in_namespace(tree: &Tree) -> Option<BTreeSet<String>> {
     Some(names.map(|(name, _)| name.trim().to_owned()).collect())
 }
 
-/// An interface as `/sys` tells of it
+/// An interface as `/sys` reports it
 fn told_nic(tree: &Tree, name: String, rdma_devices: &[RdmaDevice]) -> Option<Nic> {
     let folder = format!("sys/class/net/{name}");
     let rdma = rdma_behind(tree, &folder);
@@ -113,8 +113,8 @@ fn kind(tree: &Tree, folder: &str) -> Option<NicKind> {
     })
 }
 
-/// Whether the interface is up (`IFF_UP`) and has a carrier; `carrier` of one that is down cannot
-/// be read
+/// Returns whether the interface is up (`IFF_UP`) and has a carrier; `carrier` of one that is down
+/// cannot be read
 fn is_up(tree: &Tree, folder: &str) -> bool {
     let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
     let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);

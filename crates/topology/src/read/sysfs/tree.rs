@@ -11,8 +11,8 @@ use crate::read::mask;
 
 /// A folder with `sys` and `proc` in it
 ///
-/// Paths are given from there, without a slash in front. What is missing is `None`; what is there
-/// and makes no sense is `None` and a note.
+/// Paths are given from there, without a slash in front. A missing file is `None`; a file that is
+/// there and makes no sense is `None` and a note.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,

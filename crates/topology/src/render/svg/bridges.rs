@@ -20,7 +20,7 @@ pub(super) struct BridgeBlock<'v> {
 struct Group<'v> {
     name: Option<&'static str>,
     gpus: Vec<&'v DeviceView>,
-    /// What is not a GPU, in rows
+    /// Devices that are not GPUs, in rows
     others: Vec<Vec<&'v DeviceView>>,
     card_width: f64,
     width: f64,

@@ -53,7 +53,7 @@ impl<'p> Colours<'p> {
     }
 }
 
-/// Colours that are told apart on white and on black; after them, hues by the golden angle
+/// Colours that differ clearly on white and on black; after them, hues by the golden angle
 fn colour(number: usize) -> String {
     const FIRST: [&str; 8] = [
         "#e4572e", "#2e86de", "#f0a202", "#17a589", "#8e5bd6", "#e0529c", "#7c9a1e", "#0fa3b1",

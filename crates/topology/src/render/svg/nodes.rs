@@ -52,7 +52,7 @@ impl<'v> NodeBlock<'v> {
         }
     }
 
-    /// Devices that nobody knows the place of
+    /// Devices whose place is unknown
     pub(super) fn elsewhere(bridges: &'v [BridgeView]) -> Self {
         let lines = vec!["NUMA node not known".to_owned()];
         Self::measured("Other devices".to_owned(), lines, &[], bridges, 0.0)

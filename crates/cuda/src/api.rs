@@ -188,5 +188,5 @@ unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Lo
 /// Version whose driver has all of them: memory pools came with 11.2
 const NEEDS: &str = "11.2";
 
-/// What the library is called. The toolkit of CUDA has a stub with the second name, without a driver
+/// Names of the library. The toolkit of CUDA has a stub with the second name, without a driver
 const FILES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];

@@ -1,4 +1,4 @@
-//! Memory of devices that other processes can open, whoever has allocated what else.
+//! Memory of devices that other processes can open, beside any other allocations.
 //!
 //! Where a program's own memory cannot be shared it is copied into a block first, and what arrives
 //! without a place of its own gets one. Memory comes from `cuMemCreate`, which counts who has it open:
@@ -27,12 +27,12 @@ pub struct Arena(Arc<Inner>);
 struct Inner {
     driver: &'static Driver,
     device: &'static Device,
-    /// What sizes of chunks are multiples of, in bytes
+    /// Size of which chunks are multiples, in bytes
     granule: OnceLock<u64>,
     free: Mutex<Free>,
 }
 
-/// What nobody uses
+/// Memory without a user
 #[derive(Debug, Default)]
 struct Free {
     /// By size
@@ -50,7 +50,7 @@ pub struct Block {
     /// Taken when it is given back
     piece: Option<Piece>,
     bytes: u64,
-    /// Nothing is under way there, and nobody but us knows where it is
+    /// Nothing is under way there, and no other process knows where it is
     is_settled: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ struct Piece {
     address: u64,
     /// A power of two, or the whole chunk
     size: u64,
-    /// Nobody has had it yet
+    /// It has had no user yet
     is_fresh: bool,
 }
 
@@ -90,7 +90,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// What the driver says, such as that the device has no memory left.
+    /// Errors that the driver reports, such as that the device has no memory left.
     pub fn take(&self, bytes: u64) -> Result<Block, CudaError> {
         let granule = self.0.granule()?;
         let size = size_of(bytes, granule);
@@ -110,7 +110,7 @@ impl Arena {
         };
         Ok(Block {
             arena: Arc::clone(&self.0),
-            // Who had it before may have let go of it while work on it was still queued.
+            // The previous holder may have released it while work on it was still queued.
             is_settled: AtomicBool::new(piece.is_fresh),
             piece: Some(piece),
             bytes,
@@ -211,7 +211,7 @@ impl Block {
         self.arena.device.ordinal()
     }
 
-    /// Whether nothing is under way there, so that no stream has to be waited for
+    /// Returns whether nothing is under way there, so that no stream has to be waited for
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is_settled.load(Ordering::Relaxed)
@@ -226,7 +226,7 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// What the driver says of the context of its device.
+    /// Errors that the driver reports for the context of its device.
     pub fn place(&self) -> Result<DevicePointer, CudaError> {
         let context = self.arena.device.context(self.arena.driver)?;
         Ok(DevicePointer::again(

@@ -2,7 +2,7 @@
 //!
 //! A device copies its own memory with the engine that runs kernels, which belongs to one process at a time:
 //! where two use a device in turn, each copy waits until the engine has been handed over (H100: 150 us,
-//! whatever the size). What is copied to and from pinned memory of the host goes by engines of its own,
+//! whatever the size). A copy to or from pinned memory of the host goes by other engines,
 //! which go from process to process within a few microseconds. So a small copy is sooner there by a detour.
 //!
 //! The driver may write small copies from the host into its stream of commands, which the first engine
@@ -20,7 +20,7 @@ use crate::place::Place;
 use crate::stage::{STAGE_BYTES, Stage};
 use crate::transfer::Transfer;
 
-/// What takes its way through a stage: no more, as it would be later there (H100, 4 MiB: 136 us)
+/// Most bytes that go by the host: more would be later there (H100, 4 MiB: 136 us)
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Detour {
     bytes: usize,
@@ -36,7 +36,7 @@ struct Rows {
     host_pitch: usize,
 }
 
-/// What is copied, and by way of which memory
+/// Ends of a copy, and the memory between them
 #[derive(Clone, Copy)]
 struct Ends {
     from: u64,
@@ -90,7 +90,7 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// What the driver says. Nothing has begun then.
+    /// Errors that the driver reports. Nothing has begun then.
     ///
     /// # Panics
     ///
@@ -193,8 +193,9 @@ impl Ends {
         let copied = detour.pieces().try_for_each(|(at, bytes)| {
             let (from, to) = (self.from + at as u64, self.to + at as u64);
             let host = self.host_at(at);
-            // SAFETY: as the caller says, the piece is within; a stream and an event of ours. The event
-            // may be recorded again at once: what waits for it waits for what was recorded before.
+            // SAFETY: as the caller says, the piece is within; a stream and an event of this crate.
+            // The event may be recorded again at once: what waits for it waits for what was
+            // recorded before.
             unsafe {
                 api.cuMemcpyDtoHAsync_v2(host, from, bytes, front.stream)?;
                 api.cuEventRecord(front.before, front.stream)?;
@@ -204,10 +205,10 @@ impl Ends {
         });
         if copied.is_err() {
             // The given stream may not wait for all that is on this one.
-            // SAFETY: a stream of ours.
+            // SAFETY: a stream of this crate.
             let _ = unsafe { api.cuStreamSynchronize(front.stream) };
         }
-        // What is put on it next comes behind.
+        // Work that is put on it next comes behind.
         device.streams.put_back(front);
         copied
     }
@@ -217,10 +218,10 @@ impl Ends {
     }
 }
 
-/// What is shorter goes as rows
+/// A shorter copy goes as rows
 const ROWS_BELOW: usize = 64 << 10;
 
-/// What rows are apart on the host
+/// Distance of rows on the host
 const ROW_ALIGNMENT: usize = 512;
 
 /// Pieces of 1 MiB: one takes 56 us, two 49, four 53

@@ -38,9 +38,9 @@ impl Context {
 pub struct Current<'d> {
     /// `None` if the context was entered by us already
     driver: Option<&'d Driver>,
-    /// What calls of this thread did to captures before
+    /// Effect on captures of this thread's calls before
     mode: c_uint,
-    /// What we had entered before
+    /// Context that this thread had entered before
     before: CUcontext,
 }
 
@@ -59,8 +59,8 @@ impl<'d> Current<'d> {
                 before,
             });
         }
-        // SAFETY: the context is never destroyed, being that of a device, or belongs to whoever owns
-        // memory that is in use.
+        // SAFETY: the context is never destroyed, being that of a device, or belongs to the owner
+        // of memory that is in use.
         unsafe { driver.api.cuCtxPushCurrent_v2(context.raw()) }?;
         ENTERED.set(context.raw());
         let mut mode = CAPTURE_RELAXED;

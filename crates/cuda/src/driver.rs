@@ -35,7 +35,7 @@ pub struct Device {
     arena: OnceLock<Arena>,
 }
 
-/// What names a device in every process
+/// Identity of a device in every process
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -51,7 +51,7 @@ impl Driver {
         driver.as_ref().map_err(Clone::clone)
     }
 
-    /// Whether this host seems to have devices, without opening anything
+    /// Returns whether this host seems to have devices, without opening anything
     #[must_use]
     pub fn is_likely() -> bool {
         // As the driver of Linux, and that of Windows' subsystem for Linux, name them.
@@ -192,13 +192,13 @@ impl Device {
         self.ordinal
     }
 
-    /// What names it in every process
+    /// Returns its identity in every process
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// What the driver calls it
+    /// Returns its name in the driver
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -26,7 +26,7 @@ pub enum LoadError {
     /// It sees no device
     #[error("CUDA sees no device (CUDA_VISIBLE_DEVICES={visible:?})")]
     NoDevice {
-        /// What the environment leaves of them
+        /// Devices that the environment leaves visible
         visible: Option<String>,
     },
 }
@@ -44,7 +44,7 @@ pub struct CudaError {
 }
 
 impl CudaError {
-    /// Whether there was no memory left on the device
+    /// Returns whether there was no memory left on the device
     #[must_use]
     pub const fn is_out_of_memory(&self) -> bool {
         self.code == OUT_OF_MEMORY

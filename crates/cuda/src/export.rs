@@ -1,4 +1,4 @@
-//! Handles by which another process of this host opens memory of ours.
+//! Handles by which another process of this host opens memory of this process.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use crate::driver::{Driver, Uuid};
 use crate::error::CudaError;
 use crate::memory::{Allocation, PoolHandle, Sharing};
 
-/// What another process needs to open an allocation, and where in it something lies
+/// Handle by which another process opens an allocation, and the place of a segment inside
 #[derive(Clone, Debug)]
 pub struct Export {
     /// The device
@@ -40,7 +40,7 @@ pub enum Handle {
     Pool {
         /// The pool
         pool: Arc<OwnedFd>,
-        /// What is exported of the pointer
+        /// Exported handle of the pointer
         pointer: [u8; HANDLE_BYTES],
     },
 }
@@ -76,7 +76,8 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// What the driver says, which may know better than its description of the allocation.
+    /// Errors that the driver reports, which may know better than its description of the
+    /// allocation.
     pub fn export(
         &mut self,
         driver: &'static Driver,

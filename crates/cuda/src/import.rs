@@ -28,7 +28,7 @@ pub struct Mapping {
     opened: Opened,
 }
 
-/// What has to be undone
+/// Opened memory, by the way to close it
 enum Opened {
     Legacy,
     Mapped {
@@ -51,7 +51,7 @@ struct Pool {
 
 /// Opens memory of one process, and keeps open what is likely to come again
 ///
-/// What is kept is memory that its owner does not get back though it frees it, so it is bounded.
+/// Kept memory is memory that its owner does not get back though it frees it, so it is bounded.
 #[derive(Default)]
 pub struct Importer {
     /// By id: what it was opened by, what it is, and when it was last used
@@ -72,10 +72,10 @@ pub enum ImportError {
     NotSeen {
         /// The device
         device: Uuid,
-        /// What the environment leaves of them
+        /// Devices that the environment leaves visible
         visible: Option<String>,
     },
-    /// What was said of it does not fit
+    /// The described range does not fit
     #[error("{bytes} bytes from {offset} are not within {allocation_bytes} bytes")]
     OutOfRange {
         /// How many bytes
@@ -221,7 +221,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// What the driver says of the context of its device.
+    /// Errors that the driver reports for the context of its device.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<DevicePointer, CudaError> {
         debug_assert!(offset + bytes <= self.bytes, "checked when it was opened");
         Ok(DevicePointer {
@@ -285,7 +285,7 @@ impl Pool {
         Ok(base)
     }
 
-    /// Closes a pointer, once nobody uses it
+    /// Closes a pointer, once it is not used any more
     ///
     /// With some drivers the first of several closes ends them all (NVIDIA's bug 5570902), with others
     /// each is counted. It is over before the peer hears that it has its memory back, as it has to be.

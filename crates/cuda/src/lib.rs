@@ -5,10 +5,10 @@
 //! - [`export`] and [`import`]: handles of memory for another process, and what they open.
 //! - [`transfer`]: copies that run by themselves, on streams of our own, after work of others.
 //!   Those within a device may take their way [through the host](Detour).
-//! - [`arena`]: memory of devices that can be shared, whoever has allocated what else.
+//! - [`arena`]: memory of devices that can be shared, beside any other allocations.
 //!
-//! Nothing here waits for a device, but where the name says so. What a device has finished is told by a
-//! thread of the driver, on which no function of CUDA may be called.
+//! Nothing here waits for a device, except functions whose names say so. A thread of the driver
+//! reports that a device has finished; no function of CUDA may be called on that thread.
 
 mod api;
 pub mod arena;

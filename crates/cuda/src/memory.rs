@@ -1,4 +1,4 @@
-//! What lies behind a pointer: which allocation of which device, and how another process gets at it.
+//! Properties of a pointer: its allocation and device, and how another process can open it.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -71,7 +71,7 @@ pub enum MemoryError {
         pointer: u64,
         /// How many were said to be there
         bytes: u64,
-        /// What is there: address and bytes
+        /// Address and bytes of the memory there
         range: (u64, u64),
     },
     /// The driver failed
@@ -157,7 +157,7 @@ fn context_of(driver: &Driver, device: &Device, known: &Attributes) -> Result<Co
     }
 }
 
-/// What was mapped where an address is: its first address, and bytes
+/// Returns the mapping that holds an address: its first address, and bytes
 fn mapping_of(driver: &Driver, pointer: u64) -> Result<(u64, u64), CudaError> {
     let (mut base, mut bytes) = (0, 0);
     // SAFETY: places for the answers; any address may be asked for.
@@ -174,7 +174,7 @@ fn contains((base, size): (u64, u64), pointer: u64, bytes: u64) -> bool {
     pointer >= base && end.is_some_and(|end| end <= base.saturating_add(size))
 }
 
-/// What the driver says of any pointer, whatever context is current
+/// Driver's description of any pointer, whatever context is current
 struct Attributes {
     context: *mut c_void,
     memory: c_uint,
@@ -214,7 +214,7 @@ impl Attributes {
     }
 }
 
-/// What it says of memory of a device, once its context is current
+/// Driver's description of memory of a device, once its context is current
 struct Details {
     id: u64,
     is_legacy: c_uint,
@@ -342,7 +342,7 @@ impl DevicePointer {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// Errors that the driver reports.
     pub fn enter<'d>(&self, driver: &'d Driver) -> Result<Current<'d>, CudaError> {
         Current::enter(driver, self.context)
     }

@@ -7,13 +7,13 @@ use crate::driver::{Device, Driver};
 use crate::error::{CudaError, NOT_READY, STREAM_CAPTURE_UNSUPPORTED};
 use crate::memory::DevicePointer;
 
-/// What has to be over before memory may be touched
+/// Work that has to be over before memory may be touched
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {
     /// Nothing
     Any,
-    /// What has been put on a stream of the memory's device, as a `CUstream` in a number: 0 and 1 are
-    /// the legacy default stream, 2 that of the calling thread
+    /// Work that has been put on a stream of the memory's device, as a `CUstream` in a number: 0
+    /// and 1 are the legacy default stream, 2 that of the calling thread
     After(u64),
 }
 
@@ -33,11 +33,11 @@ impl Place {
     }
 }
 
-/// Whether a place may be touched now
+/// Returns whether a place may be touched now
 ///
 /// # Errors
 ///
-/// What the driver says of its stream, or of the device.
+/// Errors that the driver reports for its stream, or for the device.
 pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaError> {
     let Order::After(stream) = place.order else {
         return Ok(true);
@@ -45,7 +45,7 @@ pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaErro
     let device = place.device(driver);
     let _current = Current::enter(driver, device.context(driver)?)?;
     refuse_capture(driver, stream)?;
-    // SAFETY: the stream is what whoever gave the memory says it is.
+    // SAFETY: the stream is as described by the code that gave the memory.
     match unsafe { driver.api.cuStreamQuery(stream as usize as CUstream) } {
         Ok(()) => Ok(true),
         Err(error) if error.code == NOT_READY => Ok(false),
@@ -57,7 +57,7 @@ pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaErro
 ///
 /// # Errors
 ///
-/// What the driver says of its stream, or of the device.
+/// Errors that the driver reports for its stream, or for the device.
 pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
     let Order::After(stream) = place.order else {
         return Ok(());
@@ -65,7 +65,7 @@ pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
     let device = place.device(driver);
     let _current = Current::enter(driver, device.context(driver)?)?;
     refuse_capture(driver, stream)?;
-    // SAFETY: the stream is what whoever gave the memory says it is.
+    // SAFETY: the stream is as described by the code that gave the memory.
     unsafe { driver.api.cuStreamSynchronize(stream as usize as CUstream) }
 }
 
@@ -73,7 +73,7 @@ pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
 pub(crate) fn refuse_capture(driver: &Driver, stream: u64) -> Result<(), CudaError> {
     let call = "cuStreamIsCapturing";
     let mut status = 0;
-    // SAFETY: the stream is what whoever gave the memory says it is; a place for the answer.
+    // SAFETY: the stream is as described by the code that gave the memory; a place for the answer.
     unsafe {
         driver
             .api

@@ -39,7 +39,7 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// What the driver says, such as that no more can be pinned.
+    /// Errors that the driver reports, such as that no more can be pinned.
     pub fn take(
         driver: &'static Driver,
         device: &'static Device,

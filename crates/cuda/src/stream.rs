@@ -10,10 +10,10 @@ use crate::driver::{Device, Driver};
 use crate::error::{CudaError, NOT_READY};
 use crate::place::{Order, Place, refuse_capture};
 
-/// What a device needs until it is through
+/// Object that a device needs until it has finished
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;
 
-/// A stream of ours, with two events
+/// A stream of this crate, with two events
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) stream: CUstream,
@@ -42,7 +42,7 @@ impl Slot {
             before: std::ptr::null_mut(),
             after: std::ptr::null_mut(),
         };
-        // SAFETY: places for the answers. What is made stays, to be used again.
+        // SAFETY: places for the answers. The new stream and events stay, to be used again.
         unsafe {
             driver
                 .api
@@ -71,7 +71,7 @@ impl Slot {
         // An event is of the device whose stream it is recorded on. It may be recorded again at once:
         // what waits for it waits for what was recorded before.
         let lent = device.streams.take(driver, device)?;
-        // SAFETY: an event of the stream's device, and a stream of ours.
+        // SAFETY: an event of the stream's device, and a stream of this crate.
         let waits = unsafe {
             driver
                 .api
@@ -84,7 +84,7 @@ impl Slot {
 
     pub(crate) fn is_over(&self, driver: &Driver, device: &Device) -> Result<bool, CudaError> {
         let _current = Current::enter(driver, device.context(driver)?)?;
-        // SAFETY: an event of ours.
+        // SAFETY: an event of this crate.
         match unsafe { driver.api.cuEventQuery(self.after) } {
             Ok(()) => Ok(true),
             Err(error) if error.code == NOT_READY => Ok(false),
@@ -108,12 +108,12 @@ impl Streams {
 
     /// Keeps what a transfer holds that was given up
     ///
-    /// If the device has failed it stays: nobody knows what still runs.
+    /// If the device has failed it stays, because its work may still run.
     pub(crate) fn give_up(&self, slot: Slot, kept: Kept) {
         lock(&self.given_up).push((slot, kept));
     }
 
-    /// Lets go of what transfers held that were given up and are over now
+    /// Releases the objects of transfers that were given up and are over now
     ///
     /// That may run code of the program, and so not where one of our contexts is taken to be current.
     pub(crate) fn sweep(&self, driver: &Driver, device: &Device) {

@@ -1,8 +1,8 @@
 //! Copies that a device makes by itself, on streams of our own.
 //!
 //! A transfer begins after what others have put on their streams, holds what it needs until it is over,
-//! and tells somebody then who has asked for that. One that is given up goes on, since a device cannot be
-//! stopped, and what it holds is let go of later.
+//! and then notifies the caller that has asked for that. A transfer that is given up goes on, since
+//! a device cannot be stopped, and its memory is released later.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -38,7 +38,7 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// What the driver says. Nothing has begun then.
+    /// Errors that the driver reports. Nothing has begun then.
     pub fn copy(
         driver: &'static Driver,
         from: &Place,
@@ -71,11 +71,12 @@ impl Transfer {
         })
     }
 
-    /// Waits, on a stream of ours, for when a place may be touched; else as [`copy`](Self::copy)
+    /// Waits, on a stream of this crate, for when a place may be touched; else as
+    /// [`copy`](Self::copy)
     ///
     /// # Errors
     ///
-    /// What the driver says. Nothing has begun then.
+    /// Errors that the driver reports. Nothing has begun then.
     pub fn after(
         driver: &'static Driver,
         place: &Place,
@@ -87,12 +88,13 @@ impl Transfer {
 
     /// Has a thread of the driver call `told` once this is over
     ///
-    /// That takes the driver some 50 us, so whoever looks is sooner there. `told` must not call CUDA, nor
-    /// drop what does. It is not called if the device fails, which [`ask_over`](Self::ask_over) says.
+    /// That takes the driver some 50 us, so a caller that looks is faster. `told` must not call
+    /// CUDA, nor drop what does. It is not called if the device fails, which
+    /// [`ask_over`](Self::ask_over) says.
     ///
     /// # Errors
     ///
-    /// What the driver says: it is not going to be called.
+    /// Errors that the driver reports: `told` is not going to be called.
     pub fn tell(&self, told: impl FnOnce() + Send + 'static) -> Result<(), CudaError> {
         let Some(slot) = &self.slot else {
             return Ok(());
@@ -127,7 +129,7 @@ impl Transfer {
             return Ok(());
         };
         let _current = Current::enter(self.driver, self.device.context(self.driver)?)?;
-        // SAFETY: a stream of ours.
+        // SAFETY: a stream of this crate.
         unsafe { self.driver.api.cuStreamSynchronize(slot.stream) }?;
         self.is_known.store(true, Ordering::Release);
         Ok(())
@@ -168,11 +170,11 @@ impl Transfer {
             slot.wait_for(self.driver, place)?;
         }
         let worked = work(slot.stream);
-        // SAFETY: an event and a stream of ours.
+        // SAFETY: an event and a stream of this crate.
         let marked = unsafe { self.driver.api.cuEventRecord(slot.after, slot.stream) };
         if marked.is_err() {
             // The event says of what was here before that it is over.
-            // SAFETY: a stream of ours.
+            // SAFETY: a stream of this crate.
             let _ = unsafe { self.driver.api.cuStreamSynchronize(slot.stream) };
         }
         marked.and(worked)
@@ -182,14 +184,14 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// What the driver says of the stream, or of the device.
+    /// Errors that the driver reports for the stream, or for the device.
     pub fn precede(&self, device: u16, stream: u64) -> Result<(), CudaError> {
         let (Some(slot), Some(device)) = (&self.slot, self.driver.device(device)) else {
             return Ok(());
         };
         let _current = Current::enter(self.driver, device.context(self.driver)?)?;
-        // SAFETY: an event of ours, recorded behind the work; the stream is what whoever gave the
-        // memory says it is.
+        // SAFETY: an event of this crate, recorded behind the work; the stream is as described by
+        // the code that gave the memory says it is.
         unsafe {
             self.driver
                 .api
@@ -216,7 +218,7 @@ impl Transfer {
         Ok(is_over)
     }
 
-    /// Whether the device is known to have finished, without asking
+    /// Returns whether the device is known to have finished, without asking
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Acquire)
@@ -252,7 +254,7 @@ impl std::fmt::Debug for Transfer {
 ///
 /// # Errors
 ///
-/// What the driver says; the memory holds anything then.
+/// Errors that the driver reports; the memory holds anything then.
 pub fn read(driver: &'static Driver, from: &Place, to: &mut [u8]) -> Result<(), CudaError> {
     let bytes = to.len().min(from.memory.bytes as usize);
     wait_for(driver, from, |stream| {
@@ -272,7 +274,7 @@ pub fn read(driver: &'static Driver, from: &Place, to: &mut [u8]) -> Result<(), 
 ///
 /// # Errors
 ///
-/// What the driver says; the device's memory holds anything then.
+/// Errors that the driver reports; the device's memory holds anything then.
 pub fn write(driver: &'static Driver, from: &[u8], to: &Place) -> Result<(), CudaError> {
     let bytes = from.len().min(to.memory.bytes as usize);
     wait_for(driver, to, |stream| {
@@ -285,7 +287,7 @@ pub fn write(driver: &'static Driver, from: &[u8], to: &Place) -> Result<(), Cud
     })
 }
 
-/// Puts work on a stream of ours, behind what a place waits for, and waits until it is done
+/// Puts work on a stream of this crate, behind what a place waits for, and waits until it is done
 fn wait_for(
     driver: &'static Driver,
     place: &Place,
@@ -297,7 +299,8 @@ fn wait_for(
     let put = slot.wait_for(driver, place).and_then(|()| {
         let _current = Current::enter(driver, device.context(driver)?)?;
         let worked = work(slot.stream);
-        // SAFETY: a stream of ours. Waited for even if the work failed: the memory is the caller's.
+        // SAFETY: a stream of this crate. Waited for even if the work failed: the memory is the
+        // caller's.
         let waited = unsafe { driver.api.cuStreamSynchronize(slot.stream) };
         worked.and(waited)
     });

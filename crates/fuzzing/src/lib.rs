@@ -1,4 +1,4 @@
-//! What every byte of a stranger is fed to, for fuzzing.
+//! Targets for fuzzing: each gets the bytes of an untrusted peer.
 //!
 //! A *target* takes any bytes, feeds them to production code as a peer, a file or a text would, and
 //! panics where that code does what it must not: it panics itself, holds more than its limits allow,
@@ -18,7 +18,7 @@ mod targets;
 
 pub use input::Input;
 
-/// Feeds the bytes of a stranger to some part of the production code
+/// Feeds the bytes of an untrusted peer to some part of the production code
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Its name, which is that of its corpus

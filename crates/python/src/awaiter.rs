@@ -108,7 +108,7 @@ impl Sleepers {
             let index = by_task.iter().position(|(other, _)| other.is(task))?;
             by_task.swap_remove(index)
         };
-        // The task, which is running, is let go of outside the lock.
+        // The task, which is running, is released outside the lock.
         Some(found.1)
     }
 
@@ -131,7 +131,7 @@ fn current_task(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     })
 }
 
-/// What a task sleeps on, if it does
+/// Future that a task sleeps on, if it does
 #[derive(Default)]
 pub(crate) struct Sleeper {
     sleeping: Mutex<Option<Sleeping>>,

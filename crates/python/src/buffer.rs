@@ -81,7 +81,7 @@ impl<R: DerefMut<Target = ffi::Py_buffer>> View<R> {
         self.raw.readonly != 0
     }
 
-    /// Whether the memory is in one piece, in C's order
+    /// Returns whether the memory is in one piece, in C's order
     fn is_contiguous(&self) -> bool {
         const C_ORDER: std::ffi::c_char = b'C' as std::ffi::c_char;
         // SAFETY: `raw` is filled, by the invariant.
@@ -142,8 +142,8 @@ impl AsRef<[u8]> for Pinned {
             return &[];
         }
         // SAFETY: the exporter keeps `bytes` contiguous bytes at `start` while the buffer is
-        // pinned, which lasts as long as `self`. That nobody writes meanwhile is asked of the
-        // caller; a write gives wrong bytes to the peer, and nothing here decides by them.
+        // pinned, which lasts as long as `self`. The caller is asked not to write meanwhile; a
+        // write gives wrong bytes to the peer, and nothing here decides by them.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 }
@@ -381,7 +381,7 @@ pub(crate) fn detached<'py, T: Send>(
     Ok(py.detach(|| work(&sources, targets)))
 }
 
-/// Whether an object is one buffer, rather than a collection of them
+/// Returns whether an object is one buffer, rather than a collection of them
 pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the pointer is that of a live object, which the reference keeps.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) == 1 }
@@ -389,8 +389,8 @@ pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
 
 /// Memory of a device, if an object is no buffer and says by itself that it has such memory
 ///
-/// What is not a buffer is likelier to be on a device than to need NumPy, and finding that out by the errors
-/// of others takes a few microseconds.
+/// An object that is no buffer is likelier to be on a device than to need NumPy, and finding that
+/// out by the errors of others takes a few microseconds.
 fn only_on_device(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Option<Memory>> {
     if is_buffer(object) {
         return Ok(None);
@@ -434,7 +434,7 @@ fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<View> {
     Err(errors::buffer_error(object.py(), refusal))
 }
 
-/// Whether a format of PEP 3118 has an object in it, outside the names of fields
+/// Returns whether a format of PEP 3118 has an object in it, outside the names of fields
 fn has_references(format: &[u8]) -> bool {
     format
         .split(|&byte| byte == b':')

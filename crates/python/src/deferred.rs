@@ -20,7 +20,7 @@ thread_local! {
 /// Event loops in use
 static LOOPS: PerProcess<Mutex<Vec<Weak<Completions>>>> = PerProcess::new();
 
-/// Something was deferred since somebody looked
+/// Something was deferred since the last look
 static DUE: AtomicBool = AtomicBool::new(false);
 
 /// Runs the body of a call from Python, and then what is due

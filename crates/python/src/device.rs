@@ -1,4 +1,4 @@
-//! Memory of devices between Python and Rust: what objects say of theirs, and memory of our own.
+//! Memory of devices between Python and Rust: descriptions by objects, and memory of this process.
 //!
 //! Sources: the CUDA Array Interface, version 3, of Numba's documentation; DLPack (`dlpack`).
 
@@ -74,7 +74,7 @@ pub(crate) fn memory_at_once(
     if let Some(own) = own_memory(object) {
         return Ok(Some(own));
     }
-    // Whoever has the memory of the host offers that, too: NumPy's way to it comes first.
+    // An object with memory of the host offers that, too: NumPy's way to it comes first.
     let Ok(Some(interface)) = object.getattr_opt(pyo3::intern!(py, "__cuda_array_interface__"))
     else {
         return Ok(None);
@@ -91,21 +91,21 @@ fn own_memory(object: &Bound<'_, PyAny>) -> Option<Memory> {
     Some(Memory::Device(cuda::as_settled(&own.get().memory)))
 }
 
-/// What an object has on a device
+/// Memory of an object on a device
 pub(crate) enum Memory {
     Device(DeviceMemory),
     Empty,
 }
 
-/// What an object says of its memory
+/// Description of an object's memory by that object
 pub(crate) struct Interface {
     pub(crate) pointer: u64,
     pub(crate) bytes: usize,
     pub(crate) is_readonly: bool,
     pub(crate) stream: u64,
-    /// Whether it says which stream that is, be it none
+    /// True if it says which stream that is, be it none
     pub(crate) speaks_of_streams: bool,
-    /// What keeps the memory, if it is not the object itself
+    /// Object that keeps the memory, if it is not the object itself
     pub(crate) owner: Option<Py<PyAny>>,
 }
 
@@ -254,7 +254,7 @@ pub(crate) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// What has come, and is there
+    /// Returns received memory, whose bytes are there, as an object
     pub(crate) fn object(py: Python<'_>, memory: DeviceMemory) -> PyResult<Py<PyAny>> {
         cuda::set_settled(&memory, true);
         Ok(Bound::new(py, Self { memory })?.into_any().unbind())
@@ -306,7 +306,7 @@ impl DeviceBuffer {
         interface.set_item("typestr", "|u1")?;
         interface.set_item("data", (self.show(), false))?;
         interface.set_item("strides", py.None())?;
-        // What has come is there: nothing is to be waited for.
+        // The bytes are there: nothing is to be waited for.
         interface.set_item("stream", py.None())?;
         interface.set_item("version", 3)?;
         Ok(interface)
@@ -324,7 +324,7 @@ impl DeviceBuffer {
         dl_device: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // What has come is there, on whichever stream; there is one device, and one version.
+        // The bytes are there, on whichever stream; there is one device, and one version.
         let _ = (stream, max_version);
         let ours = slf.get().__dlpack_device__();
         if let Some(wanted) = dl_device

@@ -47,7 +47,7 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// A tensor of ours, and what its pointers point to
+/// A tensor of this module, and the values that its pointers point to
 #[repr(C)]
 struct Own {
     managed: Managed,
@@ -71,7 +71,7 @@ pub(crate) fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Interface>
     options.set_item("stream", STREAM_LEGACY)?;
     let capsule = object.call_method("__dlpack__", (), Some(&options))?;
     // SAFETY: a capsule of this name holds a pointer to such a tensor, which lives as long as the
-    // capsule does while nobody renames it.
+    // capsule does while no code renames it.
     let tensor = unsafe {
         let found = ffi::PyCapsule_GetPointer(capsule.as_ptr(), UNUSED.as_ptr());
         if found.is_null() {
@@ -137,8 +137,8 @@ pub(crate) fn capsule<'py>(
         _memory: memory.clone(),
     });
     let own = Box::into_raw(own);
-    // SAFETY: `own` was just made, and is freed once: by its deleter, which whoever takes the tensor calls,
-    // or the destructor of a capsule that nobody has taken it from.
+    // SAFETY: `own` was just made, and is freed once: by its deleter, which the consumer of the
+    // tensor calls, or the destructor of a capsule whose tensor has no consumer.
     unsafe {
         (*own).managed.tensor.shape = (&raw mut (*own).shape).cast();
         let capsule = ffi::PyCapsule_New(own.cast(), UNUSED.as_ptr(), Some(destroy));
@@ -149,13 +149,13 @@ pub(crate) fn capsule<'py>(
     }
 }
 
-/// The deleter of a tensor of ours
+/// The deleter of a tensor of this module
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: called once, with the first field of an `Own` that was boxed.
     drop(unsafe { Box::from_raw(managed.cast::<Own>()) });
 }
 
-/// The destructor of a capsule of ours
+/// The destructor of a capsule of this module
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
     // SAFETY: called by the interpreter with the capsule. One that was taken has another name, and
     // then the tensor is no longer ours.
@@ -166,7 +166,7 @@ unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Name of a capsule whose tensor nobody has taken
+/// Name of a capsule whose tensor has not been taken
 const UNUSED: &CStr = c"dltensor";
 
 /// `kDLCUDA`

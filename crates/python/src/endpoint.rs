@@ -39,7 +39,7 @@ impl Endpoint {
         Ok(Bound::new(py, Self::new(endpoint))?.into_any().unbind())
     }
 
-    /// Its untagged messages, for somebody else
+    /// Its untagged messages, for another object
     pub(crate) fn frames_of(&self, py: Python<'_>) -> PyResult<backhaul::Frames> {
         Ok(self.endpoint.check(py)?.frames())
     }
@@ -373,7 +373,7 @@ impl Endpoint {
         Ok(Request::ready(py.None()))
     }
 
-    /// What notebooks show
+    /// Returns the HTML that notebooks show
     fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static ENDPOINT_HTML: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         ENDPOINT_HTML
@@ -392,7 +392,7 @@ impl Endpoint {
     }
 }
 
-/// What a send is about
+/// Describes a send
 fn sending(endpoint: &backhaul::Endpoint, bytes: usize) -> Operation {
     Operation::Send {
         bytes: bytes as u64,

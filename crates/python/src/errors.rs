@@ -20,8 +20,8 @@ pub(crate) trait IntoException {
     /// The exception
     fn into_exception(self, py: Python<'_>) -> PyErr;
 
-    /// What to log should nobody look at the request; `None` if that is the end of the connection
-    /// or a cancel, which shows elsewhere
+    /// Returns the text to log if no caller looks at the request; `None` if that is the end of the
+    /// connection or a cancel, which shows elsewhere
     fn unseen(&self) -> Option<String> {
         None
     }
@@ -50,7 +50,7 @@ pub(crate) fn config_error(py: Python<'_>, text: String) -> PyErr {
     raise(py, "ConfigError", (text,))
 }
 
-/// What is no machine
+/// Makes the error of a text or object that is no machine
 pub(crate) fn machine_error(py: Python<'_>, text: String) -> PyErr {
     raise(py, "MachineError", (text,))
 }

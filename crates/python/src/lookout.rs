@@ -1,8 +1,9 @@
 //! `Lookout`: where a thread waits for what an event loop would be woken for otherwise.
 //!
-//! A request that has come to an end wakes the thread that is on the lookout, if one is; it looks,
-//! and says when the event loop is to hear of it. If none is, the event loop is called. The thread
-//! watches the connection by itself where it has a doorbell, so that nobody has to wake it.
+//! A request that is done wakes the thread that is on the lookout, if one is; the thread
+//! looks, and says when the event loop is to be called. If none is, the event loop is called. The
+//! thread itself watches the connection where it has a doorbell, so that no other thread has to
+//! wake it.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,14 +26,14 @@ pub(crate) struct Lookout {
     post: Arc<Post>,
 }
 
-/// What is known to whoever completes a request
+/// State that is shared with the threads that complete requests
 struct Post {
     watch: Mutex<Watch>,
     completions: Arc<Completions>,
-    /// What the event loop expects; 0 while it does not
+    /// Ticket that the event loop expects; 0 while it does not
     ///
-    /// Whether it is there is settled under no lock: whoever says that it expects something looks
-    /// once more then, and who calls it has completed something before.
+    /// The order is settled under no lock: a thread that sets an expected ticket looks once more
+    /// then, and a thread that calls the loop has completed something before.
     ticket: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl Post {
 
     /// Calls the event loop, if it expects that
     fn call(&self) {
-        // What was completed before is seen by whoever expects something after this.
+        // A completion before this is seen by a thread that expects something after this.
         fence(Ordering::SeqCst);
         let ticket = self.ticket.load(Ordering::SeqCst);
         if ticket != 0 {
@@ -91,7 +92,7 @@ impl Post {
         self.lock().is_roused
     }
 
-    /// What to sleep on; `None` if there is something to look at
+    /// Returns the doorbell to sleep on; `None` if there is something to look at
     fn kick(&self) -> Option<Arc<Doorbell>> {
         let watch = self.lock();
         watch.kick.clone().filter(|_| !watch.is_roused)
@@ -194,7 +195,7 @@ impl Lookout {
         let outcome = self.stay(py, request, patience);
         let is_roused = self.post.unman();
         if outcome.is_err() {
-            // Whoever is interrupted does not look.
+            // An interrupted thread does not look.
             self.post.call();
         }
         outcome.map(|()| is_roused || request.is_done())
@@ -227,7 +228,7 @@ impl Lookout {
         }
     }
 
-    // The bridge leads to the callback, and that to whoever has this.
+    // The bridge leads to the callback, and that to the object that has this.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.bridge)
     }
@@ -262,7 +263,7 @@ impl Lookout {
     }
 }
 
-/// Whether this is the thread that handles signals
+/// Returns whether this is the thread that handles signals
 fn is_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }

@@ -32,7 +32,7 @@ struct Due {
     tickets: Vec<u64>,
     /// The loop was called, or is here
     is_called: bool,
-    /// Those that are due with the next call, and not a reason for one
+    /// Tickets that are due with the next call, and not a reason for one
     late: Vec<u64>,
 }
 
@@ -64,7 +64,7 @@ impl Completions {
 
     /// Moves along what the loop has taken over, and takes what is due
     fn progress(&self) -> Vec<u64> {
-        // What completes meanwhile need not call the loop.
+        // Requests that complete meanwhile need not call the loop.
         self.lock().is_called = true;
         if let Some(watch) = self.watch() {
             watch.progress();
@@ -118,7 +118,7 @@ pub(crate) struct LoopBridge {
 #[derive(Default)]
 struct Waiting {
     next: u64,
-    /// What to call, without arguments, when a ticket is due
+    /// Functions to call, without arguments, when a ticket is due
     callbacks: HashMap<u64, Py<PyAny>>,
 }
 
@@ -164,7 +164,7 @@ impl LoopBridge {
         number
     }
 
-    /// What is due, and what calls the loop for it
+    /// Returns the tickets that are due, and the object that calls the loop for them
     pub(crate) fn completions(&self) -> &Arc<Completions> {
         &self.completions
     }
@@ -281,7 +281,7 @@ impl Drop for LoopReader {
     }
 }
 
-/// Also what users of trio are told: its loop is none of asyncio's
+/// Error text, also for users of trio, whose loop is none of asyncio's
 const NO_LOOP: &str = "no event loop of asyncio runs in this thread: await requests under asyncio \
     or uvloop, or block with request.wait(); trio is not supported, there it is \
     trio.to_thread.run_sync(request.wait)";

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 /// Most NUMA nodes that a kernel can be built for (`CONFIG_NODES_SHIFT` is 10 at most)
 const NODES_MAX: usize = 1024;
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
-/// The kernel takes one off the number of bits it is told
+/// The kernel takes one off the number of bits in its argument
 const MASK_BITS: libc::c_ulong = NODES_MAX as libc::c_ulong + 1;
 
 /// One bit for each NUMA node

@@ -2,9 +2,9 @@
 //! `buffer` and `memory_policy` may be unsafe.
 //!
 //! NumPy takes the memory of each array from the *handler* of the current context (a context
-//! variable), and the array remembers it until it frees or resizes its memory. Ours asks an arena
-//! first and NumPy's own handler for all that the arena refuses: what is small, and what is past
-//! its bound. Whose a block is, is told by its address.
+//! variable), and the array remembers it until it frees or resizes its memory. This module's
+//! handler asks an arena first and NumPy's own handler for all that the arena refuses: small
+//! blocks, and blocks past its bound. The address of a block shows which of the two has it.
 //!
 //! NumPy's functions are found at run time in the table that it publishes for extensions, so nothing is
 //! linked and NumPy need not be there. Its places and layouts are part of NumPy's ABI; they are read from
@@ -49,7 +49,8 @@ struct Handler {
     allocator: Allocator,
 }
 
-/// What our functions find behind `ctx`; its handler comes first, as NumPy reads it there
+/// State that this module's functions find behind `ctx`; its handler comes first, as NumPy reads it
+/// there
 ///
 /// Lives as long as its capsule, to which every array made with it has a reference.
 #[repr(C)]
@@ -195,7 +196,7 @@ pub(crate) fn numpy_handler<'py>(
         fallback,
         object: arena.clone().unbind(),
     }));
-    // SAFETY: just made, and nobody else's yet. The capsule owns it from here on, and its context
+    // SAFETY: just made, and not shared yet. The capsule owns it from here on, and its context
     // says that it is ours.
     unsafe {
         (*policy).handler.allocator.ctx = policy.cast();
@@ -217,7 +218,7 @@ pub(crate) fn numpy_handler<'py>(
 /// Called by the interpreter when nothing refers to a capsule of [`numpy_handler`] any more.
 unsafe extern "C" fn drop_policy(capsule: *mut ffi::PyObject) {
     // SAFETY: the capsule holds what `numpy_handler` put there; no array has a reference to it, so
-    // nobody calls its functions again.
+    // its functions are not called again.
     unsafe {
         let policy = ffi::PyCapsule_GetPointer(capsule, CAPSULE_NAME.as_ptr()).cast::<Policy>();
         if !policy.is_null() {
@@ -279,7 +280,7 @@ pub(crate) fn arena_of_numpy_handler<'py>(
     }
 }
 
-/// What of NumPy's table is used here
+/// Functions of NumPy's table that are used here
 struct NumPy {
     set_handler: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject,
     handler: unsafe extern "C" fn() -> *mut ffi::PyObject,
@@ -389,7 +390,7 @@ fn ours() -> *mut c_void {
 /// Name of NumPy's capsules of handlers
 const CAPSULE_NAME: &CStr = c"mem_handler";
 
-/// What `numpy._core.multiarray.get_handler_name` says of an array in an arena
+/// Answer of `numpy._core.multiarray.get_handler_name` for an array in an arena
 const NAME: [c_char; 127] = {
     let text = b"backhaul_arena";
     let mut name = [0; 127];
@@ -411,7 +412,7 @@ const SET_HANDLER: usize = 304;
 const GET_HANDLER: usize = 305;
 /// `PyDataMem_DefaultHandler`
 const DEFAULT_HANDLER: usize = 306;
-/// Those of NumPy 1.x and 2.x
+/// ABI versions of NumPy 1.x and 2.x
 const ABIS: [c_uint; 2] = [0x0100_0009, 0x0200_0000];
 /// `NPY_1_22_API_VERSION`
 const API_WITH_HANDLERS: c_uint = 0xf;

@@ -1,8 +1,8 @@
-//! What a request is about, for whoever finds it not done.
+//! Description of a request's operation, for a caller that finds it not done.
 
 use std::fmt;
 
-/// What a request is about
+/// Description of a request's operation
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// A send of so many bytes, on an endpoint that may ask the peer before it sends more
@@ -24,7 +24,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// What is most likely to keep it
+    /// Returns the most likely reason why it is not done
     pub(crate) fn cause(self) -> Option<String> {
         match self {
             Self::Send {

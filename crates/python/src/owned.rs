@@ -1,6 +1,6 @@
-//! What belongs to the process that made it, and is out of reach of those forked from it.
+//! Values that belong to the process that made them, and are out of reach of its forks.
 //!
-//! A fork copies memory but not threads, and shares descriptors: in the child nobody drives the
+//! A fork copies memory but not threads, and shares descriptors: in the child no thread drives the
 //! engine, yet whatever is done to sockets, rings and epoll is done to the parent's. So there
 //! nothing is done, not even cleaning up.
 
@@ -30,7 +30,7 @@ impl<T> Owned<T> {
         }
     }
 
-    /// Whether this is another process than the one that made it
+    /// Returns whether this is another process than the one that made it
     pub(crate) fn is_foreign(&self) -> bool {
         self.forks != FORKS.load(Ordering::Relaxed)
     }

@@ -22,15 +22,15 @@ use crate::owned::Owned;
 #[pyclass(frozen, module = "backhaul._native", generic)]
 pub(crate) struct Request {
     pending: Box<dyn Pending>,
-    /// What the operation came to, once somebody has asked
+    /// Outcome of the operation, once a caller has asked
     outcome: OnceLock<Outcome>,
-    /// Whom to wake, should several tasks await the request
+    /// Wakers of the tasks that await the request, should there be several
     wakers: Mutex<Vec<Waker>>,
     /// Tasks that have it as their coroutine
     sleepers: Sleepers,
 }
 
-/// What an operation came to, as Python objects
+/// Outcome of an operation, as Python objects
 ///
 /// The exception is kept as an object so that the garbage collector sees it: its traceback may
 /// lead back to the request.
@@ -70,7 +70,7 @@ impl Wake for Everyone {
 
 /// A request of the fabric, without its types
 trait Pending: Send + Sync {
-    /// What it is about; `None` if it is done from the start
+    /// Returns the description of its operation; `None` if it is done from the start
     fn operation(&self) -> Option<Operation>;
     /// Refuses to go on in a process forked from the one that began
     fn check(&self, py: Python<'_>) -> PyResult<()>;
@@ -90,7 +90,7 @@ trait Pending: Send + Sync {
     fn give_up(&self) -> bool;
     /// The result, once
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
-    /// Logs an error that nobody has looked at, in place of [`Pending::take`]
+    /// Logs an error that no caller has looked at, in place of [`Pending::take`]
     fn report(&self);
 }
 
@@ -101,7 +101,7 @@ struct Typed<T, E, F> {
     convert: F,
     /// Makes the exception
     raise: fn(Python<'_>, E) -> PyErr,
-    /// Somebody has waited for it, or looked whether it is done
+    /// A caller has waited for it, or looked whether it is done
     is_waited_for: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ where
     }
 
     fn check_done(&self) -> bool {
-        // It orders nothing: whoever drops the request has it alone.
+        // It orders nothing: the code that drops the request has it alone.
         self.is_waited_for.store(true, Ordering::Relaxed);
         self.request.is_done()
     }
@@ -186,8 +186,8 @@ where
 
 impl<T, E, F> Drop for Typed<T, E, F> {
     fn drop(&mut self) {
-        // In Python, an operation that nobody looks at goes on; but a receive that somebody has
-        // waited for in vain would take a message that nobody gets.
+        // In Python, an operation that no caller looks at goes on; but a receive that a caller has
+        // waited for in vain would take a message that no caller gets.
         if let Some(request) = self.request.give_up()
             && !(request.gives_back() && *self.is_waited_for.get_mut())
         {
@@ -271,7 +271,7 @@ impl Request {
             return Err(errors::not_done(py));
         }
         let outcome = self.outcome.get_or_init_py_attached(py, || {
-            // The engine may have let go of the operation's memory, which the caller wants back.
+            // The engine may have released the operation's memory, which the caller wants back.
             deferred::call(py, || Outcome::new(py, self.pending.take(py)))
         });
         outcome.repeat(py)
@@ -299,7 +299,7 @@ impl Request {
         self.pending.check(py)
     }
 
-    /// Whether the result is there
+    /// Returns whether the result is there
     pub(crate) fn is_done(&self) -> bool {
         self.pending.check_done()
     }
@@ -327,7 +327,8 @@ impl Request {
         }))
     }
 
-    /// Whoever awaited the operation is gone: a receive leaves its message for others
+    /// Gives the operation up, because the task that awaited it is gone: a receive leaves its
+    /// message for others
     pub(crate) fn abandon(&self, py: Python<'_>) {
         if self.outcome.get().is_some() || self.pending.check(py).is_err() {
             return;
@@ -335,7 +336,7 @@ impl Request {
         let is_given_up = deferred::call(py, || self.pending.give_up());
         if is_given_up {
             let cancelled = backhaul::RecvError::Cancelled.into_exception(py);
-            // There already only if somebody else has got it meanwhile, who may be at it still.
+            // There already only if another caller has got it meanwhile, and may be at it still.
             self.outcome
                 .get_or_init_py_attached(py, || Outcome::new(py, Err(cancelled)));
         } else {

@@ -1,4 +1,4 @@
-//! `Tls`: certificates, and whom a side believes.
+//! `Tls`: certificates, and the authorities that a side believes.
 
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ fn pem(given: PathBuf) -> Pem {
     }
 }
 
-/// What is known of the encryption of a connection
+/// Returns the facts about the encryption of a connection
 pub(crate) fn info_dict<'py>(py: Python<'py>, info: &TlsInfo) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("version", info.version.name())?;

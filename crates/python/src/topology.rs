@@ -1,6 +1,6 @@
 //! Machines and launch plans: each a native object, and a record of Python's with the same values.
 //!
-//! What is asked of a machine is asked of the native object. The records are the frozen dataclasses
+//! Questions about a machine go to the native object. The records are the frozen dataclasses
 //! of `backhaul.topology`; a native object is made a record once, and of a record where that was
 //! made by hand. JSON is for files alone.
 

@@ -1,5 +1,5 @@
-//! What encryption costs on a stream: messages one way between two processes, over tls and tcp, with
-//! the CPU time of each side, beside what AES-256-GCM takes by itself on one core.
+//! Cost of encryption on a stream: messages one way between two processes, over tls and tcp, with
+//! the CPU time of each side, beside the time that AES-256-GCM takes alone on one core.
 //!
 //! ```text
 //! cargo bench -p backhaul-testkit --bench tls

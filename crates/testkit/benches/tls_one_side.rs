@@ -1,4 +1,4 @@
-//! What one side of an encrypted stream can do, where the other costs next to nothing: with one CPU,
+//! Speed of one side of an encrypted stream, where the other costs next to nothing: with one CPU,
 //! and with another for the calls of the system.
 //!
 //! The sender's peer throws away what comes without copying it (`MSG_TRUNC`). The receiver's has
@@ -38,7 +38,7 @@ const TOTAL_BYTES: usize = 1 << 30;
 const MESSAGE_BYTES: usize = 16 << 20;
 const OFFERED_BYTES: usize = 1 << 20;
 
-/// What is read for at once: a frame of data
+/// Bytes of one read: a frame of data
 const FRAME_BYTES: usize = 256 << 10;
 
 const ROUNDS: usize = 7;
@@ -58,7 +58,7 @@ fn main() {
 fn compare() {
     const WAYS: [(&str, &str); 3] = [("never", "0"), ("never", "0,1"), ("always", "0,1")];
     for direction in ["send", "receive"] {
-        // Who receives has no help.
+        // A receiver has no help.
         let ways = if direction == "send" {
             &WAYS[..]
         } else {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 ///
 /// # Panics
 ///
-/// If the driver is not built: `cargo test` does that unless it is told which tests to build.
+/// If the driver is not built: `cargo test` does that unless its arguments name the tests to build.
 pub fn library_folder() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let examples = program.parent().unwrap().with_file_name("examples");

@@ -23,8 +23,8 @@ pub struct Harness {
     /// Messages that may be lent to a peer at once, of what is sent as shared from an arena; zero
     /// where all is copied
     pub leases_max: usize,
-    /// Whether memory that was sent may be freed a moment after its send is over: the peer has yet to
-    /// say that it does not want it
+    /// True if memory that was sent may be freed a moment after its send is over: the peer has yet
+    /// to say that it does not want it
     pub frees_later: bool,
     /// Path of the peer program, without which cases between processes cannot run
     pub peer_program: Option<&'static str>,
@@ -106,7 +106,7 @@ impl Harness {
         }
     }
 
-    /// Whether memory is lent on the lane
+    /// Returns whether memory is lent on the lane
     pub fn lends(&self) -> bool {
         self.leases_max > 0
     }
@@ -155,7 +155,7 @@ impl Harness {
         }
     }
 
-    /// Connects to a listener to which nobody else connects now
+    /// Connects to a listener to which no other peer connects now
     pub fn connect(&self, context: &Context, listener: &Listener) -> (Endpoint, Endpoint) {
         let accept = listener.accept();
         let address = listener.local_address().to_string();

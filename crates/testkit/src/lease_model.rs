@@ -1,7 +1,7 @@
 //! Blocks that are allocated, lent, freed and returned at random, and what must be so then.
 //!
 //! Each block and each message shows a pattern of its own, so a block that is handed out again
-//! while somebody looks at it is seen. How many bytes are live, lent and orphaned is known from
+//! while a receiver looks at it is seen. How many bytes are live, lent and orphaned is known from
 //! what the model did, so a block that is lost is seen too.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::harness::LOOPBACK;
 use crate::random::Random;
 use crate::{Finish, Harness, Pair, assert_matches, pattern, wait_until};
 
-/// Somebody who lends from an arena to several peers, all played by one thread
+/// Process that lends from an arena to several peers, all played by one thread
 pub struct Player<'a> {
     harness: &'a Harness,
     arena: Arena,
@@ -35,7 +35,7 @@ pub struct Player<'a> {
     seeds: u64,
     /// Sizes of the blocks, by seed
     sizes: BTreeMap<u64, usize>,
-    /// Nobody else uses the arena, so it holds what the model says
+    /// No other player uses the arena, so it holds what the model says
     is_alone: bool,
 }
 
@@ -61,18 +61,18 @@ struct Held {
 enum Segment {
     /// As it was received
     Writable(PoolBuf),
-    /// Sent on, so that nobody may write to it
+    /// Sent on, so that it may not be written to
     Frozen(Bytes),
 }
 
-/// What a segment of a message shows
+/// Content of a segment of a message
 #[derive(Clone, Copy)]
 struct Part {
     seed: u64,
     /// Where it begins in the pattern, in bytes
     offset: usize,
     bytes: usize,
-    /// What is lent for it
+    /// Lent memory for it
     lent: Option<Lent>,
     /// It has pages that are not the exporter's
     is_written: bool,
@@ -88,7 +88,7 @@ struct Lent {
 }
 
 impl<'a> Player<'a> {
-    /// Somebody without blocks, connected to peers
+    /// Makes a player without blocks, connected to peers
     pub fn new(harness: &'a Harness, arena: &Arena, seed: u64, is_alone: bool) -> Self {
         let near = context(harness, arena);
         let links = (0..LINKS).map(|_| Link::new(harness, &near)).collect();
@@ -163,7 +163,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// What the receiver writes nobody else sees
+    /// Writes to received memory; no other process sees the new bytes
     fn write_to_held(&mut self) {
         let Some(index) = self.choose(self.held.len()) else {
             return;
@@ -179,7 +179,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Sends what was received to somebody else
+    /// Sends what was received to another peer
     fn lend_on(&mut self) {
         let Some(index) = self.choose(self.held.len()) else {
             return;
@@ -318,7 +318,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Another context in the place of ours: what it has lent is used no more
+    /// Replaces the player's context by another: memory that the old one has lent is used no more
     fn start_anew(&mut self) {
         self.near.close();
         for link in &self.links {
@@ -428,10 +428,10 @@ impl<'a> Player<'a> {
             leased.iter().map(of).sum::<usize>(),
             orphaned.map(of).sum::<usize>(),
         );
-        // What an aborted connection had on its way comes back when the engine gets to it.
+        // Leases that an aborted connection had on its way come back when the engine gets to it.
         let mut looks = 0;
         wait_until(|| {
-            // What was exported again is back from there first, hop by hop.
+            // Leases that were exported again are back from there first, hop by hop.
             self.onward_arena.statistics();
             let found = self.arena.statistics();
             looks += 1;
@@ -469,7 +469,7 @@ impl Held {
         }
     }
 
-    /// Has nobody write to it any more
+    /// Makes it memory that is not written to any more
     fn freeze(&mut self) {
         let freeze = |segment| match segment {
             Segment::Writable(memory) => Segment::Frozen(Bytes::from_owner(memory)),

@@ -11,7 +11,7 @@ pub struct Lending {
     pub pair: Pair,
     /// The arena of `near`
     pub arena: Arena,
-    /// Whether the lane lends
+    /// True if the lane lends
     pub lends: bool,
     /// Memory may be freed a moment after its send is over
     pub frees_later: bool,
@@ -70,7 +70,7 @@ impl Lending {
         );
     }
 
-    /// Whether the block that was freed last is this one, which so is nobody's
+    /// Returns whether the block that was freed last is this one, which so has no holder
     pub fn would_reuse(&self, block: *const u8) -> bool {
         self.arena.take(BLOCK_BYTES).unwrap().as_ptr() == block
     }

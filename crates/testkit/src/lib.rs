@@ -66,7 +66,7 @@ pub trait Finish<T, E> {
     ///
     /// # Errors
     ///
-    /// What the request resolves to.
+    /// Error of the request.
     fn done(&self) -> Result<T, E>;
 }
 

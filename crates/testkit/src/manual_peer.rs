@@ -209,7 +209,7 @@ impl ManualPeer {
     }
 }
 
-/// What a peer by hand exports, each message in one block
+/// Leases that a peer by hand exports, each message in one block
 #[derive(Debug)]
 pub struct ManualExporter {
     arena: Arena,
@@ -246,7 +246,7 @@ impl ManualExporter {
     }
 }
 
-/// What is said of the descriptor of a lease
+/// Returns the packet that goes with the descriptor of a lease
 pub fn packet(offset: u64, bytes: u64) -> [u8; 16] {
     let mut packet = [0; 16];
     packet[..8].copy_from_slice(&offset.to_le_bytes());

@@ -1,6 +1,6 @@
-//! What a direction of a connection must have done, found by a naive model.
+//! Expected results of a direction of a connection, found by a naive model.
 //!
-//! Operations are random and their timing is not known, but who meets whom is: receives prefer
+//! Operations are random and their timing is not known, but their matching is: receives prefer
 //! the message sent first and messages the receive posted first, so there is one matching, which
 //! the simplest algorithm finds too. Operations that were cancelled in time do not take part.
 
@@ -46,7 +46,7 @@ enum RecvRequest {
     Over(Message),
 }
 
-/// What a receive came to
+/// Result of a receive
 #[derive(Debug)]
 enum Outcome {
     Cancelled,
@@ -100,7 +100,7 @@ impl<'a> Direction<'a> {
         for recv in &self.recvs {
             recv.wait();
         }
-        // What is left is received by wildcards, up to a last message of each kind.
+        // The rest is received by wildcards, up to a last message of each kind.
         self.send(Some(LAST), vec![0]);
         self.send(None, vec![0; LAST_SEGMENTS]);
         let any = Some((LAST, TagMask::ANY));
@@ -157,7 +157,7 @@ impl<'a> Direction<'a> {
             .partition(|(_, (_, (_, outcome)))| {
                 !is_ordered && matches!(outcome, Outcome::Truncated { .. })
             });
-        // Of those that are told apart by their size alone, whatever is left will do.
+        // Of those that differ by their size alone, any will do.
         for (number, (selector, (capacity, outcome))) in whole.into_iter().chain(truncated) {
             let met = messages.iter_mut().find(|message| {
                 message.as_ref().is_some_and(|(seed, send)| {
@@ -237,7 +237,7 @@ impl SendOperation {
         }
     }
 
-    /// Whether what a receive got may be this message
+    /// Returns whether the message of a receive may be this one
     fn is_seen_in(&self, seed: usize, outcome: &Outcome) -> bool {
         let bytes: usize = self.layout.iter().sum();
         let starts_as =

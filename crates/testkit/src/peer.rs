@@ -19,7 +19,7 @@ use crate::lending::{BLOCK_BYTES, block};
 use crate::resources::address_bytes;
 use crate::{Finish, Harness, Spin, pattern};
 
-/// What a second process does; the name is the argument of the program
+/// Work of a second process; the name is the argument of the program
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scenario {
     /// Connects and does nothing

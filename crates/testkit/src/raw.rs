@@ -39,7 +39,7 @@ impl RawPeer {
         peer
     }
 
-    /// Connects and selects a lane, with a word to whom the Hello names before that
+    /// Connects and selects a lane, after a call of `prepare` with the peer's Hello
     ///
     /// Returns also the lane that was answered, and why.
     pub fn shake_hands_over(
@@ -80,7 +80,7 @@ impl RawPeer {
         }
     }
 
-    /// Reads the Hello of the other side, which answers one of ours
+    /// Reads the Hello of the other side, which answers one that was sent
     pub fn hear_hello(&mut self) -> Hello {
         let mut prefix = [0; HELLO_PREFIX_BYTES];
         self.socket.read_exact(&mut prefix).unwrap();
@@ -169,7 +169,7 @@ pub fn send_descriptors(socket: &OwnedFd, packet: &[u8], descriptors: &[Borrowed
     rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).unwrap();
 }
 
-/// A Hello of a process on a host that nobody shares
+/// A Hello of a process on a host that no other process shares
 pub fn hello(lanes: &[LaneKind]) -> Hello {
     let limits = Limits::default();
     Hello {
@@ -178,7 +178,7 @@ pub fn hello(lanes: &[LaneKind]) -> Hello {
         process_token: [3; 16],
         nonce: [4; 16],
         pid: 1,
-        // As the kernel says it to whoever shares memory.
+        // As the kernel reports it to a peer that shares memory.
         uid: rustix::process::getuid().as_raw(),
         lanes: lanes.to_vec(),
         lanes_unknown: Vec::new(),

@@ -1,4 +1,4 @@
-//! What this process holds: descriptors and memory.
+//! Descriptors and memory that this process holds.
 
 use crate::wait_until;
 

@@ -132,7 +132,7 @@ pub fn configure_helped(config: &mut Config) {
     config.tls_helpers = TlsHelpers::Forced;
 }
 
-/// What a peer program finds in its environment, to be of the same authority
+/// Environment of a peer program, to be of the same authority
 pub fn environment() -> Vec<(&'static str, String)> {
     VARIABLES.into_iter().zip(shared().clone()).collect()
 }

@@ -7,7 +7,7 @@ use backhaul::{Config, LaneKind};
 
 use crate::{Harness, Spin};
 
-/// What UCX moves bytes with
+/// Transport by which UCX moves bytes
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Transport {
     /// Its sockets

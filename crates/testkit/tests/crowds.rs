@@ -1,4 +1,5 @@
-//! Connections without number: what they take is back when they are gone, and they keep nobody out.
+//! Connections without number: their resources are back when they are gone, and they keep no peer
+//! out.
 //!
 //! In a program of its own, one test at a time, since it counts what the whole process has. The large
 //! crowds are for a machine with little else to do: `cargo test --release -p backhaul-testkit --test
@@ -17,7 +18,7 @@ use backhaul_testkit::resources::{descriptors, resident_bytes, threads};
 use backhaul_testkit::{Finish, Harness, Spin, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Peers that come, say something and go, and strangers that come and go
+/// Peers that come, say something and go, and other programs that come and go
 #[test]
 fn what_comes_and_goes_leaves_nothing() {
     let _turn = turn();
@@ -32,7 +33,7 @@ fn ten_thousand_come_and_go_and_leave_nothing() {
     come_and_go(10_000);
 }
 
-/// Silent strangers delay a new peer by no more than 100 ms, in the median of five crowds
+/// Silent connections delay a new peer by no more than 100 ms, in the median of five crowds
 #[test]
 #[ignore = "measures time, on a machine with little else to do: run it with --ignored"]
 fn silent_strangers_delay_a_new_peer_by_at_most_100_ms() {
@@ -78,7 +79,7 @@ fn come_and_go(count: usize) {
             near.close().done().unwrap();
             drop(TcpStream::connect(listener.local_address()).unwrap());
         };
-        // What is taken once, by whoever comes first, and what allocators keep.
+        // Resources that are taken once, by the first connection, and that allocators keep.
         (0..count / 4).for_each(|_| visit());
         let before = settled(&listener);
         (0..count).for_each(|_| visit());

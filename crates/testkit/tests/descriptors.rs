@@ -168,7 +168,7 @@ fn an_acceptor_without_descriptors_for_an_offer_answers_tcp_with_the_reason() {
         let cannot_accept = "the socket for its offer cannot be accepted: Too many open files";
         for (free, expected) in [
             (0, cannot_accept),
-            // One goes to accept, another to see that nobody else is there.
+            // One goes to accept, another to see that no further peer is there.
             (2, "no descriptors left in this process: 1 of 4"),
             (4, "no descriptors left in this process: 3 of 4"),
         ] {
@@ -237,7 +237,8 @@ fn exchange((near, far): &(Endpoint, Endpoint)) {
 fn take_all_but(free: usize) -> Vec<File> {
     let mut taken = Vec::new();
     let mut quiet_since = Instant::now();
-    // What engines have still to close is taken, too: on a busy machine they come to it late.
+    // Descriptors that engines have still to close are taken, too: on a busy machine they come to
+    // it late.
     while quiet_since.elapsed() < QUIET {
         while let Ok(file) = File::open("/dev/null") {
             taken.push(file);
@@ -294,7 +295,7 @@ fn turn() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the system reports to a process at its limit
+/// Error of the system for a process at its limit
 const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
 /// Enough for a few connections

@@ -1,4 +1,4 @@
-//! What a peer may cost: time, memory, descriptors, address space.
+//! Costs that a peer may cause: time, memory, descriptors, address space.
 //!
 //! In a program of its own, one test at a time, since it counts what the whole process takes.
 
@@ -61,7 +61,7 @@ fn a_message_of_many_tiny_segments_costs_what_its_segments_cost() {
     });
 }
 
-/// What waits for a receive is bounded in memory, not only in payload
+/// Messages that wait for a receive are bounded in memory, not only in payload
 #[test]
 fn early_messages_of_many_segments_hold_no_more_memory_than_credit_grants() {
     const SEGMENTS: u32 = 4096;
@@ -81,7 +81,7 @@ fn early_messages_of_many_segments_hold_no_more_memory_than_credit_grants() {
             let accept = listener.accept();
             let mut peer = RawPeer::shake_hands(listener.local_address());
             let endpoint = accept.done().unwrap();
-            // Whoever does not read holds the peer up, which is as good as to end it.
+            // A side that does not read holds the peer up, which is as good as to end it.
             let patience = Some(Duration::from_secs(2));
             peer.socket.set_write_timeout(patience).unwrap();
             let before = resident_bytes();
@@ -129,7 +129,7 @@ fn an_honest_flood_of_tiny_segments_waits_at_its_sender() {
         // All are here, or no more come.
         let (mut last, mut same) = (0, 0);
         wait_until(|| {
-            // Unknown while somebody else works with it.
+            // Unknown while another thread works with it.
             let Some(protocol) = endpoint.info().protocol else {
                 return false;
             };
@@ -249,7 +249,7 @@ fn an_engine_outlives_a_want_of_descriptors() {
     });
 }
 
-/// Nobody says anything on connections without number, and those that are there do not notice
+/// No peer says anything on connections without number, and those that are there do not notice
 #[test]
 fn silent_strangers_that_take_all_descriptors_end_nothing() {
     let name = "silent_strangers_that_take_all_descriptors_end_nothing";
@@ -324,7 +324,7 @@ fn with_descriptors<T>(most: u64, work: impl FnOnce() -> T) -> T {
 fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // What the process opens once, whatever the test.
+    // Descriptors that the process opens once, with any test.
     drop(Context::new(Config::default()).unwrap());
     for &lane in lanes {
         for spin in [Spin::Polling, Spin::Sleeping] {

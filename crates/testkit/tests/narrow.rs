@@ -1,4 +1,4 @@
-//! What holds for any lane, on one that is configured here: shared memory with rings of one page,
+//! Suite of any lane, on one that is configured here: shared memory with rings of one page,
 //! where every message is in pieces and every sender waits.
 
 use backhaul_testkit::{Harness, LaneKind, Spin};

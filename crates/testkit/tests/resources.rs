@@ -224,7 +224,7 @@ fn between_processes(name: &str, case: fn(&Harness)) {
 fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // What the process opens once, whatever the test.
+    // Descriptors that the process opens once, with any test.
     drop(Context::new(Config::default()).unwrap());
     for &lane in lanes {
         for spin in [Spin::Polling, Spin::Sleeping] {

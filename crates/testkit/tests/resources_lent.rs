@@ -1,4 +1,5 @@
-//! What lent memory takes, and leaves: descriptors, mappings and pages, on the lanes that lend.
+//! Resources that lent memory takes, and leaves: descriptors, mappings and pages, on the lanes that
+//! lend.
 //!
 //! In a program of its own, one test at a time, since it counts what the whole process holds.
 
@@ -156,7 +157,7 @@ fn a_lease_that_finds_no_address_space_is_copied() {
     });
 }
 
-/// Blocks that are back, and freed, give their pages up though nobody asks the arena for memory
+/// Blocks that are back, and freed, give their pages up though no code asks the arena for memory
 #[test]
 fn what_is_back_is_noticed_in_time_though_nobody_allocates() {
     let name = "what_is_back_is_noticed_in_time_though_nobody_allocates";
@@ -199,7 +200,7 @@ fn on_lending_lanes(name: &str, case: fn(&Harness)) {
 fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // What the process opens once, whatever the test.
+    // Descriptors that the process opens once, with any test.
     drop(Context::new(Config::default()).unwrap());
     for &lane in lanes {
         for spin in [Spin::Polling, Spin::Sleeping] {

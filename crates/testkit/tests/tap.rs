@@ -17,7 +17,7 @@ struct Taking {
     /// Where it sends what it took, if anywhere
     echoes_to: Option<Frames>,
     rounds: AtomicU64,
-    /// Whether the engine is to stay awake for what comes next
+    /// True if the engine is to stay awake for what comes next
     expects_more: bool,
     is_on_engine: AtomicBool,
 }

@@ -170,7 +170,7 @@ fn a_self_signed_certificate_that_all_share_is_believed() {
         let side = Tls::new(&options).unwrap();
         let (near, far) = meet(&encrypted(&side), &encrypted(&side)).unwrap();
         exchange(&near, &far);
-        // Whoever has not its key cannot show it.
+        // A peer without its key cannot show it.
         let other = Authority::new("other");
         let mut options = other.options(&other.sign());
         options.authorities = Pem::Text(shared.certificate);
@@ -355,7 +355,7 @@ fn strangers_are_turned_away_and_hear_nothing() {
         let last = listener.statistics().last_rejection.unwrap();
         assert!(last.contains(reason), "{last}");
     }
-    // What begins as TLS gets no more than an alert.
+    // Bytes that begin as TLS get no more than an alert.
     for garbage in [
         &b"\x16\x03\x01\xff\xff"[..],
         b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",
@@ -481,7 +481,7 @@ fn plain_bytes_behind_the_handshake_end_the_connection() {
     let listener = host.listen(LOOPBACK).unwrap();
     let mut peer = RawPeer::connect(listener.local_address());
     peer.say(&hello(&[LaneKind::Tls, LaneKind::Tcp]).encode());
-    // One of ours, so it hears that TLS is asked for; and no more.
+    // A peer of this project, so it learns that TLS is asked for; and no more.
     assert_eq!(peer.hear_out(), 7);
 }
 

@@ -1,4 +1,4 @@
-//! What holds for any lane, on one that is made outside the fabric, with a carrier and a device that
+//! Suite of any lane, on one that is made outside the fabric, with a carrier and a device that
 //! are too.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]

@@ -1,4 +1,5 @@
-//! What a peer that is killed could still fetch: every send ends, and its memory is back, at once.
+//! Offers that a killed peer could still fetch: every send ends, and its memory is back,
+//! immediately.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +13,7 @@ use backhaul_testkit::ucx::Transport;
 use backhaul_testkit::watchdog::Watchdog;
 use backhaul_testkit::{Finish, Harness, Spin, assert_matches, wait_until};
 
-/// Memory that says when it is let go of
+/// Memory that says when it is released
 struct Counted {
     bytes: Vec<u8>,
     held: Arc<AtomicUsize>,
@@ -30,7 +31,7 @@ impl Drop for Counted {
     }
 }
 
-/// Kills a peer that receives nothing while it has `SENDS` offers of ours
+/// Kills a peer that receives nothing while it has `SENDS` offers of this side
 fn kill_with_offers_out(transport: Transport) {
     let harness = Harness::over_ucx(transport, Spin::Polling)
         .with_peer_program(env!("CARGO_BIN_EXE_backhaul-testkit-peer"));
@@ -50,7 +51,7 @@ fn kill_with_offers_out(transport: Transport) {
             endpoint.send(Tag(1), Bytes::from_owner(memory))
         })
         .collect();
-    // They are announced, and nobody receives.
+    // They are announced, and no receive takes them.
     wait_until(|| endpoint.info().protocol.is_some());
     assert_eq!(held.load(Ordering::SeqCst), SENDS);
     process.kill();

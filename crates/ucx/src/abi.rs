@@ -1,4 +1,4 @@
-//! What is passed to libucp, as of its versions 1.13 to 1.22.
+//! Structures that are passed to libucp, as of its versions 1.13 to 1.22.
 //!
 //! Written by hand from the public headers `ucp.h`, `ucp_def.h` and `status.h`. Structures only ever
 //! grow at their end, so each is here at the size of 1.22, zeroed, with a mask that names fields which

@@ -20,7 +20,7 @@ use crate::worker::{Core, MESSAGE_ID};
 
 /// A way to another worker; closed, by force, as it is dropped
 ///
-/// A close by force ends all that is under way, with an error, and lets go of its memory.
+/// A close by force ends all that is under way, with an error, and releases its memory.
 pub struct Endpoint {
     core: Arc<Core>,
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Open(Handle);
 // SAFETY: the handle of an endpoint whose worker any thread may call in its turn.
 unsafe impl Send for Open {}
 
-/// What libucp calls us with when the connection breaks
+/// State that libucp passes to the callback when the connection breaks
 struct Shared {
     has_failed: AtomicBool,
     on_error: Box<dyn Fn(Status) + Send + Sync>,
@@ -88,7 +88,7 @@ impl Endpoint {
         })
     }
 
-    /// Whether it can be used
+    /// Returns whether it can be used
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.shared.has_failed.load(Ordering::Acquire) && self.lock().is_some()
@@ -100,7 +100,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// What libucp says, or that the endpoint is closed.
+    /// Errors of libucp, or that the endpoint is closed.
     pub fn send_short(
         &self,
         message: Box<ShortMessage>,
@@ -115,7 +115,7 @@ impl Endpoint {
         parameters.flags = SEND_EAGER;
         parameters.callback = on_short_sent as SendCallback as *const _;
         parameters.user_data = message.cast();
-        // SAFETY: the box that was made of `message` above, which nobody else has.
+        // SAFETY: the box that was made of `message` above, which no other code has.
         let ShortMessage { header, bytes, .. } = unsafe { &*message };
         let call = self.core.call();
         // SAFETY: an endpoint that is open, as the lock is held; header and bytes stay in the box
@@ -185,7 +185,7 @@ impl Endpoint {
             return operation.finish(Err(CLOSED));
         };
         let operation = Box::into_raw(operation);
-        // SAFETY: the box above, which nobody else has.
+        // SAFETY: the box above, which no other code has.
         let SendOperation { header, memory, .. } = unsafe { &*operation };
         let place = place(memory);
         let mut parameters = SendOperation::parameters(operation, SEND_RENDEZVOUS);
@@ -252,8 +252,8 @@ impl Endpoint {
         is_flushed.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer has none of our memory: all that was offered has been fetched, refused or
-    /// cancelled
+    /// Returns whether the peer has no memory of this side: all that was offered has been fetched,
+    /// refused or cancelled
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.offers.load(Ordering::Acquire) == 0
@@ -282,7 +282,7 @@ impl Endpoint {
         let operation = Box::into_raw(Box::new(PlainOperation(done)));
         let parameters = PlainOperation::parameters(operation, CLOSE_FORCE);
         let call = self.core.call();
-        // SAFETY: a handle that was open until now, and that nobody uses again: it was taken out.
+        // SAFETY: a handle that was open until now, and that is not used again: it was taken out.
         let returned = unsafe { (self.core.api().endpoint_close)(handle, &raw const parameters) };
         drop(call);
         if let Begun::Over(outcome) = Begun::of(returned) {
@@ -337,5 +337,5 @@ unsafe extern "C" fn on_error_of_endpoint(argument: Handle, _endpoint: Handle, s
     in_callback(|| (shared.on_error)(Status(status)));
 }
 
-/// What libucp itself says of operations on what was closed
+/// Status of libucp itself for operations on a closed endpoint
 const CLOSED: Status = Status(-16);

@@ -20,7 +20,7 @@ pub enum LoadError {
          the packages of this system, where it has RDMA", searched.join(", ")
     )]
     NotFound {
-        /// What was looked for, in order, with what the system said
+        /// Places that were searched, in order, with the error of the system
         searched: Vec<String>,
     },
     /// One was named, or is there, and cannot be opened
@@ -28,7 +28,7 @@ pub enum LoadError {
     Open {
         /// The file
         path: PathBuf,
-        /// What the system said
+        /// Error of the system
         detail: String,
     },
     /// One copy of UCX is loaded, and another would come beside it
@@ -41,7 +41,7 @@ pub enum LoadError {
     SecondCopy {
         /// A library that is in the process
         loaded: PathBuf,
-        /// What would have to be loaded, or is loaded too
+        /// Library that would have to be loaded, or is loaded too
         wanted: PathBuf,
     },
     /// It is older than what this crate knows, or newer than what it may trust
@@ -69,12 +69,12 @@ pub enum LoadError {
          reloc or bistro"
     )]
     HookMode {
-        /// What it is set to
+        /// Value that it is set to
         value: String,
     },
 }
 
-/// What a call of libucp, or an operation, came to, where it did not succeed
+/// Status of a call of libucp, or of an operation, that did not succeed
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Status(pub(crate) RawStatus);
 
@@ -121,7 +121,7 @@ impl std::error::Error for Status {}
 pub struct Failed {
     /// The name of the function
     pub call: &'static str,
-    /// What it said
+    /// Status that it returned
     pub status: Status,
 }
 

@@ -1,7 +1,7 @@
 //! UCX, loaded at run time: one worker, endpoints to others, and active messages, all owning.
 //!
 //! - [`library`]: finds and opens libucp, once for each process, and refuses what would crash.
-//! - [`worker`]: a worker with its context; whoever likes makes it progress.
+//! - [`worker`]: a worker with its context; any thread makes it progress.
 //! - [`endpoint`]: the way to a worker of another process.
 //! - [`memory`]: what libucp reads and writes: memory of the host, or of a device.
 //! - [`message`]: what comes: short messages by value, long ones as an [`Offer`].

@@ -122,7 +122,7 @@ impl Library {
         self.version
     }
 
-    /// Whether it asks the driver of what type memory is, each time
+    /// True if it asks the driver of what type memory is, each time
     ///
     /// Else it has a cache, filled by hooks in CUDA, and takes for the host's what is not in it, whatever a
     /// request says (1.21: `ucp_datatype_iter_detect_mem_info`). It then copies to memory of a device by
@@ -153,7 +153,7 @@ pub fn loaded() -> Option<&'static Library> {
     LOADED.get()
 }
 
-/// Whether this host has devices for RDMA
+/// Returns whether this host has devices for RDMA
 #[must_use]
 pub fn has_rdma() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
@@ -237,7 +237,8 @@ fn option(library: &Dynamic, name: &CStr) -> Option<String> {
 
 fn dlopen(path: &Path) -> Result<Dynamic, libloading::Error> {
     // SAFETY: the constructors of UCX run, which patch functions of libc so that they tell UCX of
-    // mappings; they may run while other threads do. Of anything else of that name nobody can know.
+    // mappings; they may run while other threads do. A foreign library of that name cannot be
+    // checked.
     unsafe { Dynamic::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
 }
 
@@ -306,8 +307,8 @@ fn with_our_options<T>(wants_devices: bool, load: impl FnOnce() -> T) -> T {
     for (name, value) in &ours {
         // SAFETY: all of Rust reads the environment under the lock that this takes. A thread in C that
         // reads it at this very moment is exposed as to any `setenv`, Python's `os.environ` among them;
-        // UCX has no other place to be told, as it reads this when it is loaded. It is taken back at
-        // once, so that children do not get it.
+        // UCX has no other place for the setting, as it reads this when it is loaded. It is taken
+        // back immediately, so that children do not get it.
         unsafe { std::env::set_var(name, value) };
     }
     let loaded = load();

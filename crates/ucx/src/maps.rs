@@ -9,7 +9,7 @@ pub(crate) fn mapped() -> Vec<PathBuf> {
     libraries_in(&maps)
 }
 
-/// Those that a text in the form of `/proc/self/maps` names
+/// Libraries that a text in the form of `/proc/self/maps` names
 fn libraries_in(maps: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for line in maps.lines() {

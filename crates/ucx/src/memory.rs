@@ -1,4 +1,4 @@
-//! What libucp reads from and writes to: memory of this process, or of a device of NVIDIA's.
+//! Memory that libucp reads from and writes to: of this process, or of a device of NVIDIA's.
 
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -7,8 +7,8 @@ use crate::abi::{MEMORY_CUDA, REQUEST_MEMORY_TYPE, RequestParam};
 
 /// Memory of a device of NVIDIA's, as an address
 ///
-/// Nothing here touches it: libucp is told that it is of a device, and has that copy it. An address that
-/// is none of a device fails the operation, as it fails a copy of CUDA's. Whoever gives it keeps the memory
+/// Nothing here touches it: libucp gets its type, and has the device copy it. An address that is
+/// none of a device fails the operation, as it fails a copy of CUDA's. The caller keeps the memory
 /// until the operation is over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DeviceRange {

@@ -1,4 +1,4 @@
-//! What comes: short messages by value, long ones as an offer of their bytes.
+//! Incoming messages: short ones by value, long ones as an offer of their bytes.
 
 use std::ffi::c_void;
 use std::ops::DerefMut;
@@ -18,9 +18,10 @@ pub type Header = [u8; HEADER_BYTES];
 
 /// Gets what comes to a worker
 ///
-/// Called within libucp, by whoever makes the worker progress, or sends to a worker of this process:
-/// it may leave things for others, and must not call this crate, nor take a lock that is held over
-/// such a call. A message whose header has another length than [`HEADER_BYTES`] is dropped before.
+/// Called within libucp, by the thread that makes the worker progress, or sends to a worker of this
+/// process: it may leave things for others, and must not call this crate, nor take a lock that is
+/// held over such a call. A message whose header has another length than [`HEADER_BYTES`] is
+/// dropped before.
 pub trait Receiver: Send + Sync {
     /// A short message; the bytes are gone when this returns
     fn receive(&self, header: &Header, bytes: &[u8]);
@@ -91,7 +92,7 @@ impl Offer {
             done,
             under_way: core.count(),
         }));
-        // SAFETY: the box was made above, and nobody else has it yet.
+        // SAFETY: the box was made above, and no other code has it yet.
         let place = place(unsafe { &mut (*operation).memory });
         let mut parameters = ReceiveOperation::parameters(operation);
         place.describe(&mut parameters);
@@ -137,14 +138,14 @@ impl std::fmt::Debug for Offer {
     }
 }
 
-/// What a worker gives libucp to call with each message
+/// Argument of the callback that libucp calls with each message
 pub(crate) struct Entry {
     /// Gone while the worker is taken down
     pub(crate) core: Weak<Core>,
     pub(crate) receiver: Arc<dyn Receiver>,
 }
 
-/// What libucp calls for each message
+/// Callback of libucp for each message
 ///
 /// # Safety
 ///

@@ -14,7 +14,7 @@ use crate::error::Status;
 use crate::library;
 use crate::worker::UnderWay;
 
-/// What a call that may go on said
+/// Result of a call that may go on
 pub(crate) enum Begun {
     /// It is over, and its callback is not called
     Over(Result<(), Status>),
@@ -35,7 +35,7 @@ impl Begun {
     }
 }
 
-/// A send: its header, its memory, and who is told
+/// A send: its header, its memory, and its callback
 pub(crate) struct SendOperation<M, F> {
     pub(crate) header: crate::Header,
     pub(crate) memory: M,
@@ -81,7 +81,7 @@ where
     }
 }
 
-/// A receive: its memory, and who is told
+/// A receive: its memory, and its callback
 pub(crate) struct ReceiveOperation<M, F> {
     pub(crate) memory: M,
     pub(crate) done: F,
@@ -128,7 +128,7 @@ where
     }
 }
 
-/// A flush or a close: who is told
+/// A flush or a close: its callback
 pub(crate) struct PlainOperation<F>(pub(crate) F);
 
 impl<F: FnOnce(Result<(), Status>) + Send + 'static> PlainOperation<F> {
@@ -176,7 +176,7 @@ pub(crate) fn in_callback<T>(work: impl FnOnce() -> T) -> Option<T> {
     outcome.ok()
 }
 
-/// Whether this thread is within a callback of libucp
+/// Returns whether this thread is within a callback of libucp
 pub(crate) fn is_in_callback() -> bool {
     DEPTH.get() > 0
 }

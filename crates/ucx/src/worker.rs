@@ -1,9 +1,9 @@
 //! A worker, with a context of its own: what endpoints and messages of one `Context` share.
 //!
-//! Callers and an engine make it progress in turn. Each call into libucp is made under a lock of ours:
-//! in the thread mode that has locks of its own, some functions take none (`ucp_am_data_release` of
-//! 1.21 sends without), and the others cost more. A worker is taken down when the last of its
-//! endpoints and offers is gone.
+//! Callers and an engine make it progress in turn. Each call into libucp is made under a lock of
+//! this crate: in the thread mode that has locks of its own, some functions take none
+//! (`ucp_am_data_release` of 1.21 sends without), and the others cost more. A worker is taken down
+//! when the last of its endpoints and offers is gone.
 
 use std::ffi::{CString, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +31,7 @@ pub struct Worker {
     core: Arc<Core>,
 }
 
-/// What came of arming a worker
+/// Result of arming a worker
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Armed {
     /// Its descriptor is readable when something comes
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     /// It surely has a cache of registrations
     has_cache: bool,
     event_fd: c_int,
-    /// What libucp calls us with; freed behind the worker
+    /// Entry that libucp passes to the callbacks; freed behind the worker
     entry: *mut Entry,
     /// Held over every call that concerns the worker; never taken within a callback
     calls: Mutex<()>,
@@ -82,7 +82,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// What libucp refused, for example transports in `UCX_TLS` that this host has not.
+    /// Settings that libucp refused, for example transports in `UCX_TLS` that this host has not.
     pub fn start(
         library: &'static Library,
         receiver: Arc<dyn Receiver>,
@@ -130,20 +130,20 @@ impl Worker {
         parameters.id = MESSAGE_ID;
         parameters.callback = Some(on_message);
         parameters.argument = entry.cast();
-        // SAFETY: a worker that is ours, and that nobody else has yet; the entry outlives it
+        // SAFETY: a worker of this crate, and that no other code has yet; the entry outlives it
         // (`Core::drop`).
         let status = unsafe { (library.api.set_handler)(worker, &raw const parameters) };
         check("ucp_worker_set_am_recv_handler", status)?;
         Ok(Self { core })
     }
 
-    /// What another worker connects to
+    /// Returns the address that another worker connects to
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.core.address
     }
 
-    /// Whether its transports take memory of NVIDIA's devices
+    /// Returns whether its transports take memory of NVIDIA's devices
     ///
     /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later, keeps a cache of registrations, looks at
     /// memory ([`Library::looks_at_memory`]) and has its module for CUDA, which found a driver, and `UCX_TLS`
@@ -167,7 +167,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// What libucp says.
+    /// Errors of libucp.
     pub fn arm(&self) -> Result<Armed, Failed> {
         let call = self.core.call();
         // SAFETY: a worker that lives as long as its core, under its lock.
@@ -185,7 +185,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// What libucp says, for example that no transport of both sides reaches the other.
+    /// Errors of libucp, for example that no transport of both sides reaches the other.
     pub fn connect(
         &self,
         address: &[u8],
@@ -213,7 +213,7 @@ impl Core {
 
     /// Counts an operation that libucp has, until that is dropped
     pub(crate) fn count(&self) -> UnderWay {
-        // What is counted is told apart from nothing only when nobody else is left, hence `Relaxed`.
+        // The count is compared with zero only when no other holder is left, hence `Relaxed`.
         self.under_way.fetch_add(1, Ordering::Relaxed);
         UnderWay(Arc::clone(&self.under_way), None)
     }
@@ -240,7 +240,7 @@ impl Core {
 
     pub(crate) fn progress(&self) -> bool {
         assert!(!is_in_callback(), "within a callback of UCX");
-        // Who is at it does the same, or will be here soon.
+        // The thread that has the lock does the same, or will be here soon.
         let call = match self.calls.try_lock() {
             Ok(call) => call,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -330,13 +330,13 @@ impl Drop for Core {
             }
             let is_idle = self.under_way.load(Ordering::Acquire) == 0;
             if (is_idle && now - moved_at >= quiet) || now - started >= CLOSE_MAX {
-                // What is left belongs to nobody any more, and its memory is not used again.
+                // The rest belongs to no caller any more, and its memory is not used again.
                 break;
             }
             std::thread::yield_now();
         }
-        // SAFETY: nobody has the worker or an endpoint of it any more, and operations own their memory
-        // even if they never end; the context has no other worker.
+        // SAFETY: no code has the worker or an endpoint of it any more, and operations own their
+        // memory even if they never end; the context has no other worker.
         unsafe {
             (self.api().worker_destroy)(self.worker);
             (self.api().cleanup)(self.context);
@@ -371,7 +371,7 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
     }
     for (name, value) in settings {
         if let Err(error) = set(api, config, name, value) {
-            // SAFETY: the configuration that was read, which nobody uses any more.
+            // SAFETY: the configuration that was read, which is not used any more.
             unsafe { (api.config_release)(config) };
             return Err(error);
         }
@@ -383,7 +383,7 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
     let mut context = null_mut();
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: parameters and configuration as made above; the version is that of the functions used,
-    // as an older library than it is told of only complains.
+    // as a library older than that version only complains.
     let status = unsafe {
         (api.init)(
             VERSION_MIN.major,
@@ -394,7 +394,7 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
         )
     };
     drop(starting);
-    // SAFETY: the configuration that was read, which nobody uses any more.
+    // SAFETY: the configuration that was read, which is not used any more.
     unsafe { (api.config_release)(config) };
     check("ucp_init", status).map(|()| context)
 }
@@ -424,7 +424,7 @@ fn make_context_with_cache(
     }
 }
 
-/// What somebody has set an option to, here or in the environment
+/// Returns the value of an option that is set, here or in the environment
 fn wish(settings: &[(String, String)], name: &str) -> Option<String> {
     let set = settings.iter().rev().find(|(each, _)| each == name);
     set.map(|(_, value)| value.clone())
@@ -467,7 +467,7 @@ pub const CUDA_VERSION_MIN: Version = Version {
     minor: 21,
 };
 
-/// Whether a context keeps a cache of registrations: `try` by default
+/// Option that says whether a context keeps a cache of registrations: `try` by default
 const CACHE: &str = "RCACHE_ENABLE";
 
 /// Without these, shared memory is not used where a dead peer is to be noticed

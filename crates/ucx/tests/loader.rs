@@ -1,4 +1,5 @@
-//! What is loaded, and what is refused: each in a process of its own, as nothing is ever unloaded.
+//! Libraries that are loaded, and that are refused: each in a process of its own, as nothing is
+//! ever unloaded.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -111,7 +112,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left there hurts nobody.
+        // A file that is left there does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! Who moves a connection along: callers that post, poll and sleep, the engine, and the peer's doorbell.
+//! Progress of a connection: callers that post, poll and sleep, the engine, and the peer's
+//! doorbell.
 //!
 //! The steps are those of `crates/fabric/src/connection` under the same names: `submit`, `settle`,
 //! `progress`, `arm`, `drive`, `poll_inline`, `become_busy_polled`, `on_ready`, `on_tick`, and of
@@ -43,14 +44,14 @@ fn fenced<T>(access: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// What the peer writes to, and rings
+/// Lane that the peer writes to, and rings
 #[derive(Debug, Default)]
 struct Lane {
     head: AtomicU32,
     consumer_waiting: AtomicU32,
 }
 
-/// What the holder of the lock has: messages that were read, and receives that wait for one
+/// State of the holder of the lock: messages that were read, and receives that wait for one
 #[derive(Debug, Default)]
 struct Port {
     tail: u32,
@@ -58,7 +59,7 @@ struct Port {
     posted: Vec<Completer<u32, ()>>,
 }
 
-/// What the engine sleeps on
+/// Doorbells that the engine sleeps on
 #[derive(Debug, Default)]
 struct Bells {
     /// The doorbell of the connection

@@ -1,4 +1,4 @@
-//! Models of who wakes whom, explored by loom: `make test-loom`.
+//! Models of wake-ups, explored by loom: `make test-loom`.
 //!
 //! `request` is the production code, compiled here with loom's locks and atomics. The agreement on
 //! who moves a connection along (`connection`) is the production code's step for step, over a ring and
@@ -21,7 +21,7 @@ mod connection;
 #[cfg(test)]
 mod request_models;
 
-/// What `request` has of the crate that it is of
+/// Parts of its crate that `request` uses
 mod runtime {
     use std::time::Duration;
 

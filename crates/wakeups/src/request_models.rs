@@ -1,4 +1,4 @@
-//! Requests: whoever waits is woken, by whatever ends the operation.
+//! Requests: each waiting thread is woken, by any end of the operation.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

@@ -1,4 +1,4 @@
-//! What comes beside the lane: the bootstrap's packet, leases, messages of UCX, packets of CUDA; and
+//! Data beside the lane: the bootstrap's packet, leases, messages of UCX, packets of CUDA; and
 //! addresses.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -114,7 +114,7 @@ pub(super) fn ucx(data: &[u8]) {
     let mut input = Input::new(data);
     let messages = UcxMessages::new(KEY).expect("a doorbell");
     let mut read = 0_u64;
-    // What an honest sender has sent, in pieces: the number of each, and the bytes before it
+    // Pieces that an honest sender has sent: the number of each, and the bytes before it
     let mut sent: Vec<(u64, Vec<u8>)> = Vec::new();
     let (mut next, mut sent_bytes, mut is_honest) = (0, 0, true);
     while !input.is_empty() {
@@ -179,7 +179,7 @@ pub(super) fn ucx(data: &[u8]) {
     }
 }
 
-/// What is read of a packet is what is written, and what waits is bounded
+/// A packet is read as it was written, and the packets that wait are bounded
 pub(super) fn cuda(data: &[u8]) {
     let mut input = Input::new(data);
     let mut packets = CudaPackets::default();

@@ -164,7 +164,7 @@ impl Driver {
             header.payload_bytes = sizes.iter().sum();
             header.tag = if untagged { 0 } else { header.tag % 3 };
         }
-        // What the decoder would not let through is none of the connection's business.
+        // A header that the decoder refuses never reaches the connection.
         let Ok(header) = FrameHeader::decode(&header.encode()) else {
             return;
         };
@@ -349,7 +349,7 @@ impl Driver {
         assert!(statistics.recvs_posted <= self.limits.recvs_max);
         assert!(statistics.sends_queued <= self.limits.sends_max);
         if self.has_restored {
-            // What was taken back is beside the credit.
+            // A message that was taken back is beside the credit.
             return;
         }
         let most = usize::try_from(self.limits.credit_messages).unwrap();

@@ -1,4 +1,4 @@
-//! What Dask's messages are made of: msgpack, headers, pickles of tasks; and the order of graphs.
+//! Parts of Dask's messages: msgpack, headers, pickles of tasks; and the order of graphs.
 
 use backhaul_dask::codec::header::{of_pickle, pickle_of};
 use backhaul_dask::codec::task::{payload_of, pickle_around};

@@ -1,5 +1,5 @@
-//! What clients and workers tell a scheduler: graphs as one message, maps, and the messages that are
-//! handled on the engine's thread.
+//! Messages of clients and workers to a scheduler: graphs as one message, maps, and the messages
+//! that are handled on the engine's thread.
 
 use std::sync::Arc;
 

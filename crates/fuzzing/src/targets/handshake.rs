@@ -25,7 +25,7 @@ pub(super) fn handshake(data: &[u8]) {
     let whole = run(role, has_secret, prefers, &turns, usize::MAX);
     let pieces = run(role, has_secret, prefers, &turns, piece_bytes);
     if has_secret {
-        // Nobody guesses a proof.
+        // No input guesses a proof.
         assert!(whole.events.is_empty());
         assert!(role == Role::Connector || whole.sent.is_empty());
     }

@@ -2,7 +2,7 @@
 
 use backhaul_proto::{HELLO_BODY_BYTES_MAX, Hello};
 
-/// What decodes is within its limits, and comes back when it is encoded
+/// A Hello that decodes is within its limits, and comes back when it is encoded
 pub(super) fn hello(data: &[u8]) {
     let Ok(hello) = Hello::decode_body(data) else {
         return;

@@ -48,7 +48,7 @@ struct Driver {
     pool: Pool,
     limits: Limits,
     now: Instant,
-    /// What the peer has written and the link has not read
+    /// Bytes that the peer has written and the link has not read
     lane: Vec<u8>,
     payloads: Vec<(TakeRequest, Box<dyn Payload>)>,
     sends: BTreeSet<u64>,

@@ -14,7 +14,7 @@ use rustix::io::pwrite;
 
 use crate::Input;
 
-/// What is not as it must be is refused, and what is taken can be used
+/// An invalid segment is refused, and an accepted one can be used
 pub(super) fn segments(data: &[u8]) {
     let mut input = Input::new(data);
     match input.below(4) {

@@ -1,5 +1,5 @@
-//! Encryption: the texts that a user gives, the certificates that a peer shows, and what a stranger
-//! says.
+//! Encryption: the texts that a user gives, the certificates that a peer shows, and the bytes of an
+//! untrusted peer.
 
 use std::io::{Read, Write};
 use std::mem::{Discriminant, discriminant};
@@ -75,7 +75,8 @@ pub(super) fn certificate(data: &[u8]) {
     for refusal in refusals {
         match refusal {
             Some(why) => assert!(!why.is_empty()),
-            // Nobody has the authority's key any more, so it is one of those that it has signed.
+            // The authority's key is gone, so the certificate is one of those that the authority
+            // has signed.
             None => assert!(
                 SIGNED
                     .iter()
@@ -87,7 +88,7 @@ pub(super) fn certificate(data: &[u8]) {
     }
 }
 
-/// A stranger gets no session, and the same kind of refusal for any pieces
+/// An untrusted peer gets no session, and the same kind of refusal for any pieces
 pub(super) fn stranger(data: &[u8]) {
     let mut input = Input::new(data);
     let accepts = input.flag();
@@ -103,7 +104,7 @@ pub(super) fn stranger(data: &[u8]) {
     );
 }
 
-/// Has one side hear a stranger to its end: what it fails with, and what it has said
+/// Feeds one side all bytes of an untrusted peer, returning the failure and the answer
 fn hear(accepts: bool, says: &[u8], piece_bytes: usize) -> (Discriminant<TlsFailure>, Vec<u8>) {
     let (mut peer, socket) = sockets();
     let mut session = match accepts {
@@ -115,7 +116,7 @@ fn hear(accepts: bool, says: &[u8], piece_bytes: usize) -> (Discriminant<TlsFail
     let mut pieces = says.chunks(piece_bytes);
     while failure.is_none() {
         match pieces.next() {
-            // Who has been refused may have been hung up on.
+            // A peer that has been refused may have been hung up on.
             Some(piece) => assert_eq!(peer.write(piece).unwrap(), piece.len()),
             None => peer.shutdown(Shutdown::Write).unwrap(),
         }
@@ -164,7 +165,7 @@ static SIDE: LazyLock<Tls> = LazyLock::new(|| side(VERSIONS));
 static BELIEFS: LazyLock<TlsBeliefs> =
     LazyLock::new(|| TlsBeliefs::new(&Pem::Text(AUTHORITY.to_owned())).unwrap());
 
-/// What the authority has signed, itself included
+/// Certificates that the authority has signed, itself included
 static SIGNED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let certificates = [AUTHORITY, PEER, VERSION_1].map(|text| {
         let read = TlsBeliefs::certificates(&Pem::Text(text.to_owned())).unwrap();
@@ -189,7 +190,7 @@ fn lengths(der: &[u8]) -> (usize, usize) {
     }
 }
 
-/// An authority whose key nobody has, and two that it has signed for one key: of X.509 version 3 and 1
+/// An authority whose key is gone, and two that it has signed for one key: of X.509 version 3 and 1
 const AUTHORITY: &str = include_str!("../../certificates/authority.pem");
 const PEER: &str = include_str!("../../certificates/peer.pem");
 const VERSION_1: &str = include_str!("../../certificates/version_1.pem");

@@ -1,4 +1,4 @@
-//! Two peers that encrypt, and somebody in between who changes what passes.
+//! Two peers that encrypt, and an attacker in between who changes the bytes.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,8 @@ use backhaul::{Tls, TlsFailure, TlsVersion};
 use super::tls::{VERSIONS, side, sockets};
 use crate::Input;
 
-/// What is read is what was said, from its beginning, however much was changed; all of it if nothing was
+/// The bytes read are the bytes sent, from their beginning, however many were changed; all of them
+/// if none was
 pub(super) fn tls_between(data: &[u8]) {
     let mut input = Input::new(data);
     let settings = &SIDES[input.below(2)];
@@ -169,7 +170,7 @@ impl End {
     }
 }
 
-/// What passes in one direction
+/// Bytes on their way in one direction
 #[derive(Default)]
 struct Route {
     passed: u64,
@@ -181,7 +182,7 @@ struct Route {
     is_cut: bool,
 }
 
-/// What is done to it at some byte of it
+/// Change at some byte of a route
 #[derive(Clone, Copy, Debug)]
 struct Change {
     at: u64,
@@ -223,7 +224,7 @@ impl Route {
                 match to.write(&self.held) {
                     Ok(went) => drop(self.held.drain(..went)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_moved,
-                    // Nobody is there any more.
+                    // The peer is gone.
                     Err(_) => self.held.clear(),
                 }
                 has_moved = true;
@@ -237,7 +238,7 @@ impl Route {
                 Err(_) => return has_moved,
             };
             if is_last {
-                // What is left of it is little, and there is room.
+                // Little is left of it, and there is room.
                 let _ = to.write_all(&self.held);
                 self.cut(to);
             }

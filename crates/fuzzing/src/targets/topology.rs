@@ -10,7 +10,7 @@ use backhaul_topology::{CpuSet, Machine, Options, Plan, locality, render};
 
 use crate::Input;
 
-/// What is read is a machine whose parts fit together, that is written and read again the same
+/// The result is a machine whose parts fit together, that is written and read again the same
 pub(super) fn machine_text(data: &[u8]) {
     let Some((first, text)) = data.split_first() else {
         return;
@@ -30,7 +30,7 @@ pub(super) fn machine_text(data: &[u8]) {
     }
 }
 
-/// Whatever a machine says of itself, a plan for it keeps to it
+/// A plan for a machine keeps to the machine's description, whatever that is
 fn use_machine(machine: &Machine, choice: u8) {
     machine.check().expect("it is checked when it is read");
     let json = serde_json::to_string(machine).expect("plain data");

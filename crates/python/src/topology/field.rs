@@ -22,7 +22,7 @@ pub(super) trait Field: Sized {
 pub(super) struct Unfit {
     /// Where it is, as `gpus[0].index`
     place: String,
-    /// What is the matter with it, in the words behind the place
+    /// Fault of the object, in the words behind the place
     what: String,
 }
 

@@ -95,7 +95,7 @@ pub(crate) extern "C" fn cuMemGetAddressRange_v2(
     })
 }
 
-/// What allocations are aligned to, at least, on a GPU
+/// Alignment of allocations, at least, on a GPU
 const ALIGN: u64 = 512;
 const ATTACH_GLOBAL: u32 = 1;
 const ATTACH_HOST: u32 = 2;

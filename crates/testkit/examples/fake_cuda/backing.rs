@@ -14,7 +14,8 @@ use crate::error::Outcome;
 
 /// Shared memory with the driver's mapping of it
 ///
-/// Its name says what it is and on which device, to whoever gets the descriptor: see [`Name`].
+/// Its name says what it is and on which device, to any process that gets the descriptor: see
+/// [`Name`].
 #[derive(Debug)]
 pub(crate) struct Backing {
     descriptor: OwnedFd,
@@ -106,18 +107,18 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nobody has the value any more.
+        // SAFETY: the mapping is this value's, which has no user any more.
         unsafe {
-            // It is a whole mapping of ours: nothing to be refused.
+            // It is a whole mapping of this value: nothing to be refused.
             let _ = rustix::mm::munmap(self.memory.cast::<c_void>(), self.bytes);
         }
     }
 }
 
-/// What the name of a memfd says
+/// Content of the name of a memfd
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Name {
-    /// What it was made for
+    /// Kind of memory that it was made for
     pub(crate) kind: String,
     /// The device of the host that it is memory of
     pub(crate) physical: usize,

@@ -18,7 +18,7 @@ struct Capture {
 static CAPTURES: LazyLock<Mutex<HashMap<usize, Capture>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// What calls of a thread that are unsafe during a capture do to one
+    /// Effect on captures of this thread's calls that are unsafe during one
     static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
@@ -37,7 +37,8 @@ pub(crate) fn ask(stream: CUstream) -> Outcome {
     }
 }
 
-/// Refuses a call that is unsafe while anybody captures, unless the thread has said that it is not
+/// Refuses a call that is unsafe while any thread captures, unless this thread has said that it is
+/// not
 pub(crate) fn unsafe_call() -> Outcome {
     if MODE.get() == RELAXED {
         return Ok(());

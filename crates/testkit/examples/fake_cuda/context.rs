@@ -14,7 +14,7 @@ use crate::space::Kind;
 /// The primary context of a device
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
-    /// How often it is retained; not at all: nobody may use it
+    /// How often it is retained; at 0 no call may use it
     retained: u32,
     /// The devices whose contexts it may reach
     peers: HashSet<usize>,
@@ -40,7 +40,7 @@ impl Driver {
             .ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    /// Whether the primary context of a device is in use
+    /// Returns whether the primary context of a device is in use
     pub(crate) fn is_retained(&self, device: usize) -> bool {
         self.state().contexts[device].retained > 0
     }

@@ -23,7 +23,7 @@ struct Span {
     sort: Sort,
 }
 
-/// What memory is to a copy
+/// Kind of memory for a copy
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sort {
     Device,
@@ -38,7 +38,7 @@ impl Sort {
     }
 }
 
-/// What an address may be
+/// Possible kinds of an address
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Side {
     /// Memory that the driver knows
@@ -106,7 +106,7 @@ impl State {
         Ok(Span { pieces, sort })
     }
 
-    /// Whether a device may do with memory what is wanted
+    /// Returns whether a device may access memory as wanted
     ///
     /// Copies between devices go where no peer access is enabled; only memory that keeps a list
     /// asks for more.

@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     streams: Mutex<Streams>,
 }
 
-/// What calls change
+/// State that calls change
 #[derive(Debug)]
 pub(crate) struct State {
     /// Addresses, and the memory behind them
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-/// Whether this process is the child of the one that started the driver
+/// Returns whether this process is the child of the one that started the driver
 pub(crate) fn forked() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()

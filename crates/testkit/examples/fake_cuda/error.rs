@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::ffi::{Out, call_any_time};
 
-/// What a call comes to, before it crosses the edge of the library
+/// Result of a call, before it crosses the edge of the library
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
 /// The result with this code, if the driver has one
@@ -28,7 +28,7 @@ pub(crate) extern "C" fn cuGetErrorString(code: u32, text: Out<*const c_char>) -
     call_any_time("cuGetErrorString", || tell(code, text))
 }
 
-/// One text serves as name and description: nobody should read more into it
+/// One text serves as name and description: callers should read no more into it
 fn tell(code: u32, text: Out<*const c_char>) -> Outcome {
     let known = RESULTS.iter().position(|&result| result as u32 == code);
     match known {
@@ -48,7 +48,7 @@ static NAMES: LazyLock<Vec<&'static CStr>> = LazyLock::new(|| {
     RESULTS.iter().map(name).collect()
 });
 
-/// Those that this driver gives or that a test may want it to give
+/// Results that this driver gives or that a test may want it to give
 const RESULTS: &[CUresult] = &[
     CUresult::CUDA_SUCCESS,
     CUresult::CUDA_ERROR_INVALID_VALUE,

@@ -8,7 +8,7 @@ use crate::error::Outcome;
 use crate::ffi::{Out, call};
 use crate::queue::Mark;
 
-/// What was captured, at the last record
+/// Event, with the work that was captured at the last record
 #[derive(Debug)]
 pub(crate) struct Event {
     /// The device of its context
@@ -17,7 +17,7 @@ pub(crate) struct Event {
 }
 
 impl Driver {
-    /// What an event has captured; nothing before its first record
+    /// Returns the mark that an event has captured; nothing before its first record
     pub(crate) fn event_mark(&self, event: CUevent) -> Outcome<Option<Mark>> {
         let state = self.state();
         let event = state.events.get(&event.addr());

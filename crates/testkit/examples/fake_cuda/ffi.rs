@@ -12,7 +12,7 @@ use crate::settings::settings;
 /// A pointer that the caller gives for a result: null, or valid for one write
 ///
 /// Calls take it in place of a bare pointer, so that what the documentation demands of callers is
-/// relied on in one place. Nobody but a caller from outside makes one.
+/// relied on in one place. Only a caller from outside makes one.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -57,7 +57,7 @@ impl<T> Out<T> {
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// What it points to
+    /// Returns the value that it points to
     pub(crate) fn read(self) -> Outcome<T> {
         if self.0.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -66,7 +66,7 @@ impl<T: Copy> In<T> {
         unsafe { Ok(self.0.read_unaligned()) }
     }
 
-    /// What it and its neighbours point to
+    /// Returns the values that it and its neighbours point to
     pub(crate) fn read_all(self, count: usize) -> Outcome<Vec<T>> {
         (0..count)
             .map(|index| Self(self.0.wrapping_add(index)).read())
@@ -82,7 +82,7 @@ impl<T> Clone for Out<T> {
 
 impl<T> Copy for Out<T> {}
 
-/// A parameter that nobody gives, whatever its register holds
+/// A parameter that no caller gives, whatever its register holds
 ///
 /// UCX hooks a function by 12 bytes of code at its beginning, where it finds no near place for its own, and
 /// refuses one whose first 12 bytes speak of addresses relative to them. A function that stores two

@@ -1,5 +1,5 @@
-//! What UCX's module for CUDA calls beside the others, and the library of management that it is
-//! linked with.
+//! Functions that UCX's module for CUDA calls beside the others, and the library of management that
+//! it is linked with.
 //!
 //! The management library (NVML) knows no device: UCX asks it for links between GPUs, and does without.
 

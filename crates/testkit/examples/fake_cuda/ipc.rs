@@ -11,7 +11,7 @@ use crate::ffi::{Out, call};
 use crate::settings::settings;
 use crate::space::{Kind, Place};
 
-/// What is in a handle
+/// Content of a handle
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     process: u32,
@@ -59,7 +59,7 @@ impl Handle {
     }
 }
 
-/// Whether a context may reach memory of a device of the host
+/// Checks that a context may reach memory of a device of the host
 pub(crate) fn check_reach(driver: &Driver, device: usize, physical: usize) -> Outcome {
     match driver.ordinal_of(physical) {
         Some(owner) if owner == device || settings().peers => Ok(()),
@@ -111,7 +111,7 @@ pub(crate) extern "C" fn cuIpcOpenMemHandle_v2(
         if flags != LAZY_ENABLE_PEER_ACCESS {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // What applications report where they open their own handle
+        // Error that applications report where they open their own handle
         if handle.process == std::process::id() {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
         }
@@ -161,7 +161,7 @@ pub(crate) extern "C" fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
     })
 }
 
-/// Whatever `c_char` is here
+/// Converts the type that `c_char` has here
 #[allow(clippy::unnecessary_cast, reason = "it is u8 on some machines")]
 fn i8_to_u8(byte: std::ffi::c_char) -> u8 {
     byte as u8

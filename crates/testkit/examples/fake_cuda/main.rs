@@ -9,7 +9,7 @@
 //! # How it is made
 //!
 //! Memory of a device is a memfd that the driver maps for itself (`backing`); the application gets
-//! an address in a reservation that nobody may touch (`space`), reused as soon as it is free.
+//! an address in a reservation that no code may touch (`space`), reused as soon as it is free.
 //! A stream is a queue and a thread (`queue`). Peers find each other's memory through
 //! `/proc/PID/fd`, so they must run as one user and in one PID namespace.
 //!

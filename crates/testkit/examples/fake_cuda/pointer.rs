@@ -1,4 +1,4 @@
-//! What a pointer is: `cuPointerGetAttribute` and its plural.
+//! Attributes of pointers: `cuPointerGetAttribute` and its plural.
 
 use std::ffi::c_void;
 

@@ -21,7 +21,7 @@ use crate::space::{Allocation, FREED, Kind, Place};
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     by_handle: HashMap<usize, Pool>,
-    /// The handle of each device's default pool, once somebody asked for it
+    /// The handle of each device's default pool, once a call asked for it
     defaults: HashMap<usize, usize>,
 }
 
@@ -66,13 +66,13 @@ impl Pool {
         let end = end.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         self.taken.insert(offset, end);
         self.serials += 1;
-        // With the load of an importer: what it finds is an allocation that was there before it was
-        // told of it.
+        // With the load of an importer: an allocation that it finds was there before the importer
+        // got its pointer.
         self.slot(offset).store(self.serials, Ordering::Release);
         Ok((offset, self.serials))
     }
 
-    /// Whether an allocation could be there
+    /// Returns whether an allocation could be there
     pub(crate) fn has(&self, offset: usize, bytes: usize) -> bool {
         let end = offset.checked_add(bytes);
         offset >= table_bytes(self.backing.bytes())
@@ -91,7 +91,7 @@ impl Pool {
 }
 
 impl Pools {
-    /// Whether a device may read or write memory of a pool
+    /// Returns whether a device may read or write memory of a pool
     pub(crate) fn allows(&self, pool: usize, device: usize, wanted: u32) -> bool {
         let access = &self.by_handle[&pool].access;
         access
@@ -253,7 +253,7 @@ impl Driver {
             };
             state.take_from_pool(pool, bytes)?
         };
-        // Who does not wait for its turn has it overwritten.
+        // A caller that does not wait for its turn has it overwritten.
         self.submit(&stream, move || {
             let Place::Backing(backing, offset) = place else {
                 unreachable!("memory of a pool is the driver's");
@@ -381,9 +381,9 @@ fn table_bytes(bytes: usize) -> usize {
     (slots * size_of::<u64>()).next_multiple_of(ALIGN)
 }
 
-/// What memory of this sort is called
+/// Name of this sort of memory
 pub(crate) const KIND: &str = "pool";
-/// What allocations are aligned to, and the size of a slot
+/// Alignment of allocations, and the size of a slot
 pub(crate) const ALIGN: usize = 512;
-/// What memory is overwritten with when its allocation has its turn
+/// Byte that memory is overwritten with when its allocation has its turn
 const ALLOCATED: u8 = 0xCD;

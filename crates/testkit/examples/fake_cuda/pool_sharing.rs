@@ -12,7 +12,7 @@ use crate::props::POSIX_DESCRIPTOR;
 use crate::space::{Kind, Place};
 use crate::vmm::{put_descriptor, take_descriptor};
 
-/// An allocation as another process is told of it
+/// An allocation as another process gets it
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PointerData {
@@ -121,7 +121,7 @@ pub(crate) extern "C" fn cuMemPoolImportPointer(
         }
         let size = |number| usize::try_from(number).map_err(|_| invalid);
         let (offset, bytes) = (size(data.offset)?, size(data.bytes)?);
-        // What was freed meanwhile is no pointer any more.
+        // A pointer that was freed meanwhile is no pointer any more.
         if !it.has(offset, bytes) || it.slot(offset).load(Ordering::Acquire) != data.serial {
             return Err(invalid);
         }

@@ -1,4 +1,4 @@
-//! What callers describe memory with, in the layout of `cuda.h`.
+//! Descriptions of memory by callers, in the layout of `cuda.h`.
 //!
 //! cudarc's types have Rust enums in them, which must not be read from a caller that may have put
 //! anything there: here these are numbers.

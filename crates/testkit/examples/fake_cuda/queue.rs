@@ -1,9 +1,9 @@
-//! What a stream is: a queue, and a thread that works it off in order.
+//! Queue of a stream, and a thread that works it off in order.
 //!
-//! An operation may have to wait for others first; these were all submitted before it, so nobody
-//! waits in a circle. What the legacy stream orders is decided here, when an operation is submitted:
-//! one of the legacy stream comes after all that is submitted to blocking streams of its context,
-//! and one of a blocking stream comes after all that is submitted to the legacy stream
+//! An operation may have to wait for others first; these were all submitted before it, so no
+//! operations wait in a circle. The order of the legacy stream is decided here, when an operation
+//! is submitted: one of the legacy stream comes after all that is submitted to blocking streams of
+//! its context, and one of a blocking stream comes after all that is submitted to the legacy stream
 //! (the driver API's "Stream synchronization behavior").
 
 use std::collections::{HashMap, VecDeque};
@@ -142,7 +142,7 @@ impl Stream {
         self.changed.notify_all();
     }
 
-    /// Whether nothing more may come
+    /// Returns whether nothing more may come
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -159,7 +159,7 @@ impl Stream {
 }
 
 impl Mark {
-    /// Whether the stream has got there
+    /// Returns whether the stream has got there
     pub(crate) fn is_done(&self) -> bool {
         self.stream.lock().completed >= self.count
     }
@@ -221,10 +221,10 @@ impl Streams {
             .collect()
     }
 
-    /// What to wait for to know that a stream is idle
+    /// Returns the marks to wait for to know that a stream is idle
     pub(crate) fn marks_to_idle(&mut self, stream: &Arc<Stream>) -> Vec<Mark> {
         match stream.order {
-            // What is done in it waits for blocking streams first.
+            // Work in it waits for blocking streams first.
             Order::Legacy => self.marks_of(stream.context, |order| order != Order::NonBlocking),
             Order::Blocking | Order::NonBlocking => vec![stream.mark()],
         }

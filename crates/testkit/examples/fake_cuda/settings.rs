@@ -1,4 +1,4 @@
-//! What the environment sets.
+//! Settings from the environment.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -19,11 +19,11 @@ pub(crate) struct Settings {
     pub(crate) delay: Duration,
     /// How long a copy within a device waits for its turn, beyond that
     pub(crate) turn: Duration,
-    /// Whether devices reach each other's memory
+    /// True if devices reach each other's memory
     pub(crate) peers: bool,
-    /// Whether handles of devices that this process does not see open
+    /// True if handles of devices that this process does not see open
     pub(crate) unseen_opens: bool,
-    /// Whether memory says that handles can be had of it
+    /// True if memory says that handles can be made for it
     pub(crate) ipc_flag: bool,
     /// The version of the driver
     pub(crate) version: i32,

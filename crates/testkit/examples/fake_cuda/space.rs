@@ -1,4 +1,4 @@
-//! Addresses: a reservation that nobody may touch, and what its parts stand for.
+//! Addresses: a reservation that no code may touch, and the meaning of its parts.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -37,7 +37,7 @@ pub(crate) struct Allocation {
     pub(crate) kind: Kind,
 }
 
-/// What an allocation is
+/// Kind of an allocation
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Of `cuMemAlloc`; whether a peer may have opened it
@@ -118,7 +118,7 @@ impl Space {
         self.taken.remove(&base);
     }
 
-    /// Whether an address is a device's, be there memory or not
+    /// Returns whether an address is a device's, be there memory or not
     pub(crate) fn reserves(&self, address: u64) -> bool {
         (self.start..self.start + SPACE_BYTES as u64).contains(&address)
     }
@@ -157,7 +157,7 @@ impl Space {
         self.allocations.get_mut(&base)
     }
 
-    /// Whether some allocation has a part of this range
+    /// Returns whether some allocation has a part of this range
     pub(crate) fn overlaps(&self, base: u64, bytes: usize) -> bool {
         self.find(base).is_some()
             || self
@@ -194,17 +194,18 @@ impl Allocation {
         (!free).then_some(self.device)
     }
 
-    /// Whether the memory is of a device; the host may touch it nevertheless if it is managed
+    /// Returns whether the memory is of a device; the host may touch it nevertheless if it is
+    /// managed
     pub(crate) fn is_device(&self) -> bool {
         !matches!(self.kind, Kind::Pinned | Kind::Registered)
     }
 
-    /// Whether the host may touch it
+    /// Returns whether the host may touch it
     pub(crate) fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Managed | Kind::Pinned | Kind::Registered)
     }
 
-    /// Overwrites what somebody might still look at, now that it is freed
+    /// Overwrites memory that a caller might still look at, now that it is freed
     pub(crate) fn spoil(&self) {
         let Place::Backing(backing, offset) = &self.place else {
             return;
@@ -238,7 +239,7 @@ impl Place {
     }
 }
 
-/// What freed memory is overwritten with
+/// Byte that freed memory is overwritten with
 pub(crate) const FREED: u8 = 0xDD;
 
 /// More than any test has memory for

@@ -169,7 +169,7 @@ impl Drop for OfThread {
 }
 
 thread_local! {
-    /// What [`PER_THREAD`] means to this thread, for each context
+    /// Meaning of [`PER_THREAD`] for this thread, by context
     static PER_THREAD_STREAMS: RefCell<HashMap<usize, OfThread>> = RefCell::default();
 }
 

@@ -17,7 +17,7 @@ use crate::props::{
 use crate::settings::settings;
 use crate::space::{Kind, Place};
 
-/// What of this process can be mapped, and where
+/// Memory of this process that can be mapped, and its mappings
 #[derive(Debug, Default)]
 pub(crate) struct Vmm {
     memory: HashMap<u64, Memory>,
@@ -37,7 +37,7 @@ struct Memory {
     /// How often the handle has to be released
     references: u32,
     mappings: u32,
-    /// Whether it counts as memory of this process
+    /// True if it counts as memory of this process
     counted: bool,
 }
 
@@ -151,7 +151,7 @@ pub(crate) extern "C" fn cuMemRelease(handle: u64) -> CUresult {
     call("cuMemRelease", |driver| {
         let state = &mut *driver.state();
         let memory = state.vmm.memory(handle)?;
-        // What is only mapped has no handle to release.
+        // Memory that is only mapped has no handle to release.
         memory.references = memory
             .references
             .checked_sub(1)
@@ -205,7 +205,7 @@ pub(crate) extern "C" fn cuMemImportFromShareableHandle(
 ) -> CUresult {
     call("cuMemImportFromShareableHandle", |driver| {
         let (backing, name) = take_descriptor(descriptor, handle_type, KIND)?;
-        // What is reported of devices that a container hides
+        // Error that is reported for devices that a container hides
         let device = driver
             .ordinal_of(name.physical)
             .ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
@@ -362,7 +362,7 @@ pub(crate) fn put_descriptor(to: Out<c_void>, backing: &Backing) -> Outcome {
     to.cast::<i32>().put(descriptor.into_raw_fd())
 }
 
-/// Maps what a descriptor stands for, which the caller keeps; it must be memory of one kind of ours
+/// Imports the memory of a descriptor, which the caller keeps; it must be memory of this driver
 pub(crate) fn take_descriptor(
     descriptor: *mut c_void,
     handle_type: u32,
@@ -384,8 +384,8 @@ pub(crate) fn take_descriptor(
     Ok((Backing::from_descriptor(descriptor)?, name))
 }
 
-/// What memory of this sort is called
+/// Name of this sort of memory
 const KIND: &str = "vmm";
-/// What GPUs have
+/// Granularity of GPUs
 const GRANULARITY: usize = 2 << 20;
 const HOST_PAGE: usize = 4096;

@@ -11,7 +11,7 @@ use backhaul_shm::pool::Pool;
 use crate::random::Random;
 use crate::toy::device;
 
-/// What one side has offered and given to the other
+/// Offers and gifts of one side to the other
 #[derive(Clone, Debug)]
 pub(super) struct Exchange(Arc<Mutex<State>>);
 
@@ -21,7 +21,7 @@ struct State {
     now: u64,
     delay_max: u64,
     pool: Pool,
-    /// What is there to be taken, by ticket
+    /// Parcels that are there to be taken, by ticket
     parcels: HashMap<u64, Parcel>,
     next_ticket: u64,
     /// Memory of sends that are not over, by its address: what may be offered
@@ -64,7 +64,7 @@ impl Exchange {
         })))
     }
 
-    /// Memory of the host that can be offered as long as somebody holds it
+    /// Memory of the host that can be offered as long as it has a holder
     pub(super) fn lend(&self, bytes: Vec<u8>) -> Bytes {
         let bytes = Arc::new(bytes);
         let mut state = self.lock();
@@ -119,7 +119,7 @@ impl State {
     }
 }
 
-/// Memory of a segment, which is gone when nobody holds it
+/// Memory of a segment, which is gone when it has no holder
 struct Owner(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Owner {

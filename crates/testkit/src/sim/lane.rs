@@ -1,4 +1,4 @@
-//! A simulated lane: bytes on their way in one direction, and what a receiver is told by them.
+//! A simulated lane: bytes on their way in one direction, and their effect at the receiver.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -17,9 +17,9 @@ pub(super) struct Wire {
     capacity: usize,
     delay_max: u64,
     arrives_at: u64,
-    /// The writer has let go of it
+    /// The writer has released it
     pub(super) is_written_off: bool,
-    /// The reader has let go of it
+    /// The reader has released it
     pub(super) is_read_off: bool,
     /// Reads and writes fail
     pub(super) is_broken: bool,
@@ -30,7 +30,7 @@ pub(super) struct Wire {
     tap: Tap,
 }
 
-/// What a read or write came to
+/// Result of a read or write
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Moved {
     Bytes(usize),
@@ -171,7 +171,7 @@ impl Wire {
         self.tap.starts.pop_front()
     }
 
-    /// Whether the sender has said that nothing more comes, among the bytes that were read
+    /// Returns whether the sender has said that nothing more comes, among the bytes that were read
     pub(super) fn has_closed(&self) -> bool {
         self.tap.has_closed
     }

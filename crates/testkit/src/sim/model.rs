@@ -1,8 +1,9 @@
-//! What one direction of a connection must do, by the simplest means: lists that are searched.
+//! Reference model of one direction of a connection, by the simplest means: lists that are
+//! searched.
 //!
-//! The model is told when a message starts at its receiver, and of every command there, so it knows
-//! which receive meets which message: receives prefer the message sent first, messages the receive
-//! posted first, and a message that goes back goes back to its place.
+//! The model gets a call when a message starts at its receiver, and for every command there, so it
+//! knows which receive meets which message: receives prefer the message sent first, messages the
+//! receive posted first, and a message that goes back goes back to its place.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub(super) struct Direction {
     next_start: usize,
     /// By number
     messages: Vec<MessageState>,
-    /// Those that wait for a message, in the order in which they were posted
+    /// Receives that wait for a message, in the order in which they were posted
     posted: Vec<u64>,
     recvs: BTreeMap<u64, RecvState>,
     /// Receives that may fail for want of memory: a carrier lost what was given, or memory of a
@@ -227,7 +228,7 @@ impl Direction {
         self.offer(message);
     }
 
-    /// Whether a receive has met a message that it has not got, in memory of a device
+    /// Returns whether a receive has met a message that it has not got, in memory of a device
     pub(super) fn fills_device(&self, recv: u64) -> bool {
         let is_met = |message: &MessageState| message.stage == Stage::Met(recv);
         self.recvs.get(&recv).is_some_and(|state| state.is_device)
@@ -256,7 +257,7 @@ impl Direction {
         (bytes, unmet.count())
     }
 
-    /// Whether the messages that wait have all come from the peer once
+    /// Returns whether the messages that wait have all come from the peer once
     pub(super) fn has_returned(&self) -> bool {
         self.has_returned
     }

@@ -21,7 +21,7 @@ pub(super) struct Node {
     pub(super) link: Link<u64, u64>,
     pub(super) carriers: Carriers,
     payloads: Vec<(TakeRequest, Box<dyn Payload>)>,
-    /// What this side gives and offers
+    /// Gifts and offers of this side
     pub(super) exchange: Exchange,
     pub(super) closed: Option<CloseReason>,
     /// A close was begun here
@@ -29,11 +29,11 @@ pub(super) struct Node {
     /// Deliveries that may still go back
     pub(super) deliveries: Vec<Delivery>,
     pub(super) next_operation: u64,
-    /// Gifts of the peer that were lost, as the model was told
+    /// Gifts of the peer that were lost, as the model has them
     losses_told: usize,
 }
 
-/// What a step of a node works with
+/// Surroundings that a step of a node works with
 pub(super) struct Surroundings<'a> {
     pub(super) now: u64,
     pub(super) started: Instant,
@@ -45,7 +45,7 @@ pub(super) struct Surroundings<'a> {
     /// Of what this side receives
     pub(super) recvs: &'a mut Direction,
     pub(super) their_exchange: &'a Exchange,
-    /// What comes may be wrong
+    /// Incoming bytes may be wrong
     pub(super) is_corrupt: bool,
 }
 
@@ -79,7 +79,7 @@ impl Node {
         self.next_operation
     }
 
-    /// Whether carriers have something to bring
+    /// Returns whether carriers have something to bring
     pub(super) fn is_taking(&self) -> bool {
         !self.payloads.is_empty()
     }
@@ -190,7 +190,7 @@ impl Node {
             Moved::Bytes(bytes) => self.link.handle_written(bytes),
             Moved::Blocked => return false,
             Moved::End | Moved::Broken => {
-                // What the peer sent before it ended may still be here.
+                // Bytes that the peer sent before it ended may still be here.
                 while self.read(usize::MAX, around) {}
                 self.link.handle_lane_error(reset());
             }

@@ -25,9 +25,9 @@ pub(super) struct World {
     started: Instant,
     now: u64,
     nodes: [Node; 2],
-    /// What each side writes
+    /// Bytes that each side writes
     wires: [Wire; 2],
-    /// What each side sends
+    /// Messages that each side sends
     directions: [Direction; 2],
     device: ToyDevice,
     has_device_carrier: bool,

@@ -14,11 +14,11 @@ use super::device;
 /// Makes carriers between contexts of this process
 #[derive(Clone, Debug, Default)]
 pub struct ToyCarriers {
-    /// What they have moved, in all
+    /// Amounts that they have moved, in all
     pub counts: Arc<Counts>,
 }
 
-/// What the carriers of a context have taken from peers
+/// Amounts that the carriers of a context have taken from peers
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Bytes to and from memory of the host
@@ -33,9 +33,9 @@ struct ToyCarrier {
     table: Arc<Table>,
 }
 
-/// What the two ends of a carrier have given to each other, and not taken
+/// Gifts of the two ends of a carrier that the other has not taken
 ///
-/// It goes when both have gone: what was given can be taken though its giver has ended.
+/// The table goes when both ends have gone: a gift can be taken though its giver has ended.
 #[derive(Debug, Default)]
 struct Table(Mutex<Given>);
 
@@ -160,7 +160,7 @@ impl Payload for ToyPayload {
     }
 }
 
-/// Segments that were given, and neither taken nor let go of
+/// Segments that were given, and neither taken nor released
 pub fn segments_held() -> usize {
     let tables: Vec<_> = lock(&TABLES).values().filter_map(Weak::upgrade).collect();
     tables

@@ -15,7 +15,7 @@ pub struct ToyDevice {
     memory: Arc<Mutex<Memory>>,
 }
 
-/// What lies on the device, by address
+/// Content of the device, by address
 #[derive(Debug)]
 struct Memory {
     blocks: BTreeMap<u64, Vec<u8>>,
@@ -62,7 +62,7 @@ impl ToyDevice {
         memory
     }
 
-    /// Blocks that somebody holds
+    /// Blocks that have a holder
     pub fn blocks_held(&self) -> usize {
         lock(&self.memory).blocks.len()
     }
@@ -111,7 +111,7 @@ impl Drop for Block {
     }
 }
 
-/// What lies in memory of a toy device
+/// Content of memory of a toy device
 pub fn download(memory: &DeviceMemory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
     read(memory, 0, &mut bytes);

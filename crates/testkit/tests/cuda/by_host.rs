@@ -17,7 +17,7 @@ pub(crate) fn what_goes_by_the_host_arrives_as_it_was() {
     let large = [65_535, 65_536, 65_537, 1 << 20, (1 << 20) + 7, 2 << 20];
     for bytes in small.chain(large) {
         let (from, content) = filled(Kind::Plain, bytes as u64, bytes);
-        // What is beside it stays.
+        // Bytes beside it stay.
         let to = Arc::new(Memory::new(Kind::Plain, bytes + 2));
         to.fill(&vec![0xEE; bytes + 2]);
         let place = |pointer| Place {

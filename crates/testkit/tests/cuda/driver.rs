@@ -52,12 +52,12 @@ pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
     }
 }
 
-/// Whether this process has been started for one test, with the driver
+/// Returns whether this process has been started for one test, with the driver
 pub(crate) fn is_within() -> bool {
     std::env::var_os(WITHIN).is_some()
 }
 
-/// Whether the driver is that of this machine: `BACKHAUL_CUDA_DRIVER=real`
+/// Returns whether the driver is that of this machine: `BACKHAUL_CUDA_DRIVER=real`
 pub(crate) fn is_real() -> bool {
     std::env::var("BACKHAUL_CUDA_DRIVER").as_deref() == Ok("real")
 }
@@ -155,7 +155,8 @@ pub(crate) fn stream() -> u64 {
     stream as u64
 }
 
-/// Captures what is put on a stream, as whoever makes a CUDA graph does, for all threads
+/// Captures the work that is put on a stream, as a program that makes a CUDA graph does, for all
+/// threads
 pub(crate) fn begin_capture(stream: u64) {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     call!(cuStreamBeginCapture_v2(
@@ -344,5 +345,5 @@ fn location(device: i32) -> sys::CUmemLocation {
 const DESCRIPTORS: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What memory is mapped in multiples of
+/// Granularity of mapped memory
 pub(crate) const GRANULE: usize = 2 << 20;

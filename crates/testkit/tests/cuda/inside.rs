@@ -338,7 +338,7 @@ pub(crate) fn a_receive_that_is_given_up_while_its_bytes_come() {
     std::thread::sleep(Duration::from_millis(10));
     received.cancel();
     drop(received);
-    // Whoever receives next is told what became of it, unless it had come before.
+    // The next receive gets the error, unless the message had come before.
     let again = peer
         .endpoint
         .recv_boxed(DATA, TagMask::FULL, Box::new(target.whole()));
@@ -351,7 +351,7 @@ pub(crate) fn a_receive_that_is_given_up_while_its_bytes_come() {
     let (memory, content) = filled(Kind::Plain, 5, 4096);
     std::thread::sleep(Duration::from_millis(100));
     assert!(peer.echo("into 4096", device(memory.whole())).unwrap() == content);
-    // Another transfer lets go of what the one before it held.
+    // Another transfer releases what the one before it held.
     let patience = Instant::now() + Duration::from_secs(300);
     while Arc::strong_count(&target) > 1 {
         assert!(Instant::now() < patience, "the target is still held");

@@ -35,7 +35,7 @@ with_driver! {
     memory_of_each_kind_comes_from_another_process
         ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["LANE" = "ucx", "SPIN" = "1"]
         ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"]
-        // UCX hears of no allocation.
+        // UCX does not see allocations.
         ["LANE" = "ucx", "UCX_MEM_CUDA_HOOK_MODE" = "reloc"];
     contexts_of_one_process_need_no_handles ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     what_the_producer_has_under_way_is_waited_for
@@ -85,7 +85,7 @@ with_driver! {
         ["SPIN" = "1", "FAKE_CUDA_TURN_US" = "100", "FAKE_CUDA_FAIL" = "cuMemHostAlloc=2"];
 }
 
-/// The far side of the other tests, which start it; by itself it has nobody to serve
+/// The far side of the other tests, which start it; alone it has no test to serve
 #[test]
 fn peer() {
     if driver::is_within() {

@@ -1,4 +1,4 @@
-//! Another process with the driver, which does what it is told and says what came of it.
+//! Another process with the driver, which runs commands and reports the results.
 
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Endpoint,
 }
 
-/// What a peer received: the bytes, or what was said instead
+/// Result of a peer's receive: the bytes, or the error text
 pub(crate) type Answer = Result<Vec<u8>, String>;
 
 /// The lane between a test and its peer: that in memory of the host, or what `LANE` names
@@ -82,7 +82,7 @@ impl Peer {
         self.endpoint.send(COMMAND, text).done().unwrap();
     }
 
-    /// What it says of the last message that it received
+    /// Returns its report on the last message that it received
     pub(crate) fn answer(&self) -> Answer {
         let message = self
             .endpoint
@@ -103,7 +103,7 @@ impl Peer {
         self.answer()
     }
 
-    /// Whether it has pinned memory of the host, which only the driver that is not one shows
+    /// Returns whether it has pinned memory of the host, which only the fake driver shows
     pub(crate) fn has_pinned(&self) -> bool {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
         maps.contains("memfd:fake_cuda:host")
@@ -122,7 +122,7 @@ impl Drop for Peer {
     }
 }
 
-/// Does what it is told until the other side closes
+/// Runs commands until the other side closes
 pub(crate) fn serve() {
     let context = Context::new(config(lane())).unwrap();
     let address = std::env::var(ADDRESS).unwrap();

@@ -49,7 +49,7 @@ driver_tests! {
             read(base, 1).unwrap();
             cu!(cuIpcCloseMemHandle(base)).unwrap();
             assert_eq!(cu!(cuIpcCloseMemHandle(base)), invalid);
-            // What is opened is nobody's to pass on.
+            // Opened memory cannot be passed on.
             let base = open(handle).unwrap();
             assert_eq!(crate::wrap::handle(base).unwrap_err(), CUresult::CUDA_ERROR_INVALID_VALUE);
             wire.send(b"done");

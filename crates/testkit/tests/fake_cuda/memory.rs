@@ -115,7 +115,7 @@ driver_tests! {
         for address in [alloc_managed(100), alloc_host(100) as u64] {
             stream.fill(address, 7, 100);
             stream.synchronize();
-            // SAFETY: the memory is this test's, and nobody else is at it.
+            // SAFETY: the memory is this test's, and no other thread is at it.
             assert_eq!(unsafe { (address as *const u8).add(99).read() }, 7);
             let host = attribute(Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 1);
             assert_eq!(host, Ok(address + 1));
@@ -159,7 +159,7 @@ driver_tests! {
                 Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
             ]
             .map(|which| {
-                // What is refused by the one is zero by the other.
+                // A pointer that the one refuses is zero by the other.
                 let value = attribute(which, address + 500).unwrap_or(0);
                 assert_eq!(attribute_of_any(which, address + 500), value);
                 value

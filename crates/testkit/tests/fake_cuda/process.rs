@@ -12,7 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Whether this is the process that a test is to run in; if not, it has run there
+/// Returns whether this is the process that a test is to run in; if not, it has run there
 pub(crate) fn is_within(path: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var(WITHIN).is_ok_and(|within| within == path) {
         return true;
@@ -56,7 +56,7 @@ impl Peer {
         Self { child, wire }
     }
 
-    /// The wire to whoever started this process, if it is a peer
+    /// The wire to the process that started this one, if it is a peer
     pub(crate) fn here() -> Option<Wire> {
         std::env::var_os(PEER)?;
         Some(Wire(std::io::stdin().as_fd().try_clone_to_owned().unwrap()))

@@ -1,4 +1,4 @@
-//! What holds in one process: the start, devices, contexts, failures that are asked for.
+//! Rules within one process: the start, devices, contexts, failures that are asked for.
 
 use std::ffi::CStr;
 
@@ -278,7 +278,7 @@ fn can_access(device: i32, peer: i32) -> i32 {
     can
 }
 
-/// What a binding of the driver may look for
+/// Names that a binding of the driver may look for
 const NAMES: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",

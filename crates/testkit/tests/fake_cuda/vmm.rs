@@ -24,7 +24,7 @@ driver_tests! {
         assert_eq!(write(base, &[1]).unwrap_err(), CUresult::CUDA_ERROR_INVALID_VALUE);
         allow(base, PAGE, 0, true).unwrap();
         write(base, &[1]).unwrap();
-        // What is mapped anew is for nobody again.
+        // Memory that is mapped anew has no access rights again.
         unmap(base, PAGE).unwrap();
         assert_eq!(read(base, 1), INVALID);
         map(base, PAGE, memory).unwrap();

@@ -97,7 +97,7 @@ impl Stream {
         cu!(cuStreamSynchronize(self.0)).unwrap();
     }
 
-    /// Whether all work is done
+    /// Returns whether all work is done
     pub(crate) fn is_idle(self) -> bool {
         match cu!(cuStreamQuery(self.0)) {
             Ok(()) => true,
@@ -157,7 +157,7 @@ impl Event {
     }
 }
 
-/// What holds a stream up for as long as a test likes
+/// Gate that holds a stream up for as long as a test likes
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     open: Mutex<bool>,

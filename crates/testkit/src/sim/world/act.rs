@@ -1,4 +1,4 @@
-//! What the sides do, drawn at random: sends, receives, cancels, and steps of their lanes.
+//! Actions of the sides, drawn at random: sends, receives, cancels, and steps of their lanes.
 
 use backhaul::seams::{Recv, Send};
 use backhaul::{Bytes, RecvBuffer, Segment, Segments, Tag, TagMask};

@@ -1,14 +1,14 @@
-//! What is done to the connection, or to what lies under it, in the middle of a run.
+//! Faults of the connection, or of the layers under it, in the middle of a run.
 
 use super::{LINGER, World};
 
-/// What is done to the connection in the middle of a run
+/// Fault of the connection in the middle of a run
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fault {
     None,
     /// Reads and writes of a side fail
     LaneError,
-    /// What a side has written ends, without a goodbye
+    /// The bytes that a side has written end, without a goodbye
     End,
     /// The peer is gone, as the sentinel tells
     PeerGone,

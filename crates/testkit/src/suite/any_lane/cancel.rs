@@ -16,7 +16,7 @@ pub fn a_send_dropped_at_any_await_is_whole_or_absent(harness: &Harness) {
                 let post = || pair.far.recv_message(Tag(1), TagMask::FULL);
                 let posted = early.then(post);
                 let send = pair.near.send(Tag(1), pattern::make(1, bytes));
-                // A long message that nobody asked for yet never completes.
+                // A long message that no receive asked for yet never completes.
                 let sent = pollster::block_on(give_up_after(send, polls));
                 let sentinel = pair.near.send(Tag(1), SENTINEL);
                 let first = posted.unwrap_or_else(post).done().unwrap();
@@ -163,7 +163,7 @@ pub fn a_connect_dropped_at_any_await_leaves_the_listener_whole(harness: &Harnes
         Err(ConnectError::Cancelled { address: named }) => assert_eq!(named, address),
         Err(error) => panic!("{error}"),
     }
-    // Those that were given up may have been accepted, so look for the one that speaks.
+    // Connections that were given up may have been accepted, so look for the one that speaks.
     let endpoint = near.connect(&address).done().unwrap();
     endpoint.send(Tag(1), SENTINEL).detach();
     loop {
@@ -194,7 +194,7 @@ pub fn an_accept_dropped_at_any_await_leaves_the_listener_whole(harness: &Harnes
     exchange(&near, &far);
 }
 
-/// A close that nobody waits for closes all the same
+/// A close that no caller waits for closes all the same
 pub fn a_close_dropped_at_any_await_closes(harness: &Harness) {
     for polls in 0..10 {
         let pair = harness.pair();
@@ -235,7 +235,7 @@ fn exchange(from: &Endpoint, to: &Endpoint) {
 /// Eager, long, and longer than a slice of work
 const SIZES: [usize; 3] = [500, 200_000, 5 << 20];
 
-/// What comes behind the message that was given up
+/// Message that comes behind the one that was given up
 const SENTINEL: &[u8] = b"sentinel";
 
 /// Gives up on giving up

@@ -31,7 +31,7 @@ pub fn what_was_sent_before_a_close_arrives(harness: &Harness) {
     }
 }
 
-/// Messages that nobody had asked for when the peer closed
+/// Messages without a receive when the peer closed
 pub fn unexpected_messages_outlive_a_close_of_the_peer(harness: &Harness) {
     let pair = harness.pair();
     for seed in 0..50 {
@@ -174,7 +174,7 @@ pub fn a_closing_side_still_receives(harness: &Harness) {
 /// A peer that takes nothing cannot hold up a close for ever
 pub fn a_close_gives_up_on_a_peer_that_takes_nothing(harness: &Harness) {
     let pair = harness.pair_with(|config| config.linger = Duration::from_millis(100));
-    // Nobody will ask for it, so it never leaves.
+    // No receive will ask for it, so it never leaves.
     let stuck = pair.near.send(Tag(1), vec![0; 1 << 20]);
     pair.near.close().done().unwrap();
     assert_matches!(

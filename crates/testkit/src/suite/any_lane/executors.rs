@@ -103,7 +103,7 @@ pub fn waiting_again_after_a_timeout_gets_the_result(harness: &Harness) {
     assert_eq!(&message.segments[0][..], b"late");
 }
 
-/// Whoever only looks, now and then, sees the result too
+/// A caller that only looks, now and then, sees the result too
 pub fn stepping_completes_a_request(harness: &Harness) {
     let pair = harness.pair();
     let request = pair.far.recv_message(Tag(1), TagMask::FULL);
@@ -117,7 +117,7 @@ pub fn stepping_completes_a_request(harness: &Harness) {
     send.done().unwrap();
 }
 
-/// A message for which nobody waits completes its request all the same
+/// A message for which no caller waits completes its request all the same
 pub fn the_engine_completes_what_nobody_waits_for(harness: &Harness) {
     let pair = harness.pair();
     for bytes in [5, 3 << 20] {
@@ -136,14 +136,14 @@ pub fn the_engine_completes_what_nobody_waits_for(harness: &Harness) {
     }
 }
 
-/// Nor need anybody wait for one that was announced before its receive was posted
+/// A message that was announced before its receive was posted needs no waiting caller, either
 ///
 /// Several, so that every way of bringing it has its turn.
 pub fn the_engine_brings_what_was_announced_before(harness: &Harness) {
     let pair = harness.pair();
     for round in 0..8 {
         let send = pair.near.send(Tag(1), pattern::make(round, 1 << 20));
-        // What comes after it says that it was announced.
+        // The next message says that it was announced.
         pair.near.send(Tag(2), &b"x"[..]).done().unwrap();
         let marker = pair.far.recv_message(Tag(2), TagMask::FULL);
         marker.done().unwrap();

@@ -1,4 +1,4 @@
-//! What a context counts of what each peer process sends.
+//! Counts of a context for the data that each peer process sends.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub fn what_comes_is_counted_by_size(harness: &Harness) {
         let is_timed = class.is_timed() && counted.messages > 0;
         assert_eq!(counted.time > Duration::ZERO, is_timed, "{class:?}");
     }
-    // Two messages of each size; what was there when it was heard of took no time, and says nothing.
+    // Two messages of each size; a message that was there when it was seen took no time, and says
+    // nothing.
     let timed = SizeClass::all().filter(|class| class.is_timed()).count() - 1;
     assert!(flow.links.len() <= timed, "{:?}", flow.links);
     for link in &flow.links {
@@ -75,7 +76,7 @@ pub fn connections_of_one_peer_are_one_flow(harness: &Harness) {
     assert_eq!((flow.sizes[2].messages, flow.sizes[2].bytes), (3, 300_000));
 }
 
-/// What is lent counts as bytes, and is told apart
+/// Lent bytes count as bytes, and are counted apart, too
 pub fn what_was_lent_is_told_apart(harness: &Harness) {
     let lending = harness.lending();
     drop(lending.deliver([lending.block(1)]));

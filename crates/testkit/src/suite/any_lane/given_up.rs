@@ -41,7 +41,7 @@ pub fn a_receive_dropped_at_any_await_leaves_its_message(harness: &Harness) {
     assert_nothing_left(&pair);
 }
 
-/// A result that nobody took is none; whatever receives next gets the message
+/// A result that no caller took is none; the next receive gets the message
 pub fn a_receive_dropped_when_it_is_over_leaves_its_message(harness: &Harness) {
     let pair = harness.pair();
     for (first, next) in WAYS {
@@ -62,7 +62,7 @@ pub fn a_receive_dropped_when_it_is_over_leaves_its_message(harness: &Harness) {
     assert_nothing_left(&pair);
 }
 
-/// Whatever has arrived by then
+/// With any part of the message there by then
 pub fn a_receive_dropped_in_the_middle_of_its_message_leaves_it_whole(harness: &Harness) {
     let pair = harness.pair();
     for (first, next) in WAYS {
@@ -199,7 +199,7 @@ pub fn receives_that_time_out_lose_nothing(harness: &Harness) {
     }
 }
 
-/// What was left before the sender closes, aborts or goes is still there
+/// A message that was left before the sender closes, aborts or goes is still there
 pub fn messages_that_are_left_outlive_the_end_of_their_sender(harness: &Harness) {
     for way in Way::ALL {
         for bytes in SIZES {
@@ -237,7 +237,7 @@ pub fn a_receive_dropped_after_the_end_of_its_sender_leaves_its_message(harness:
     }
 }
 
-/// Lent memory is left as it is, and goes back when whoever receives it is done
+/// Lent memory is left as it is, and goes back when its receiver is done
 pub fn lent_messages_that_are_left_stay_lent_until_they_are_received(harness: &Harness) {
     let lending = harness.lending();
     let (near, far) = (&lending.pair.near, &lending.pair.far);
@@ -261,7 +261,7 @@ pub fn lent_messages_that_are_left_stay_lent_until_they_are_received(harness: &H
     }
 }
 
-/// Nobody takes them, so they go back to their exporter
+/// No receive takes them, so they go back to their exporter
 pub fn lent_messages_that_are_left_and_never_received_return_with_the_endpoint(harness: &Harness) {
     for way in Way::ALL {
         let lending = harness.lending();
@@ -277,7 +277,7 @@ pub fn lent_messages_that_are_left_and_never_received_return_with_the_endpoint(h
     }
 }
 
-/// It alone lets a message go that nobody saw
+/// Only a detached receive drops a message that no caller saw
 pub fn a_detached_receive_takes_its_message(harness: &Harness) {
     let pair = harness.pair();
     for way in Way::ALL {

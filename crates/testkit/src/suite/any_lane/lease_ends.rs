@@ -105,7 +105,7 @@ pub fn a_block_stays_lent_after_the_context_of_the_receiver_is_closed(harness: &
     }
 }
 
-/// The sender's context ends: nobody listens for the return, so the block is never used again
+/// The sender's context ends: no engine listens for the return, so the block is never used again
 pub fn a_block_is_used_no_more_after_the_context_of_its_sender_is_closed(harness: &Harness) {
     for drop_all in [false, true] {
         let lending = harness.lending();
@@ -142,7 +142,7 @@ pub fn a_block_is_used_no_more_after_the_context_of_its_sender_is_closed(harness
     }
 }
 
-/// What is back when the sender's context ends is as good as ever, though nobody has looked yet
+/// A block that is back when the sender's context ends is reused, though no thread has looked yet
 pub fn a_block_that_is_back_when_the_context_of_its_sender_is_closed_is_reused(harness: &Harness) {
     let ends: [fn(&Lending, Message); 2] = [
         |_, message| drop(message),
@@ -166,7 +166,7 @@ pub fn a_block_that_is_back_when_the_context_of_its_sender_is_closed_is_reused(h
     }
 }
 
-/// A message that came, but that nobody received, goes with its endpoint
+/// A message that came, but that no receive took, goes with its endpoint
 pub fn lent_messages_that_are_never_received_return_with_the_endpoint(harness: &Harness) {
     let ends: [fn(&Lending); 3] = [
         |lending| lending.pair.far.abort(),
@@ -185,7 +185,7 @@ pub fn lent_messages_that_are_never_received_return_with_the_endpoint(harness: &
     }
 }
 
-/// What came before the end can be received after it, lent as it is
+/// A message that came before the end can be received after it, lent as it is
 pub fn lent_messages_outlive_an_abort_of_their_sender(harness: &Harness) {
     let lending = harness.lending();
     send_frames(&lending, 3);

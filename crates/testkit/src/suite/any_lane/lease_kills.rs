@@ -59,7 +59,7 @@ pub fn what_a_killed_sender_lent_stays_with_its_receiver(harness: &Harness) {
         .map(|_| endpoint.recv_message(Tag(1), TagMask::FULL).done().unwrap())
         .collect();
     process.kill();
-    // What came before the end, and then the end.
+    // Messages that came before the end, and then the end.
     while let Ok(message) = endpoint.recv_message(Tag(1), TagMask::FULL).done() {
         held.push(message);
     }

@@ -215,7 +215,7 @@ pub fn a_receive_into_a_buffer_copies_what_is_lent(harness: &Harness) {
     }
 }
 
-/// What does not fit is not even lent
+/// A message that does not fit is not even lent
 pub fn a_receive_into_a_short_buffer_is_truncated_and_leaves_nothing_lent(harness: &Harness) {
     let lending = harness.lending();
     let (near, far) = (&lending.pair.near, &lending.pair.far);
@@ -233,7 +233,7 @@ pub fn a_receive_into_a_short_buffer_is_truncated_and_leaves_nothing_lent(harnes
     pattern::check(3, &lending.deliver([lending.block(3)]).segments[0]);
 }
 
-/// Untagged messages are fetched ahead; they are lent until somebody receives them
+/// Untagged messages are fetched ahead; they are lent until a receive takes them
 pub fn lent_messages_that_nobody_expects_wait_for_their_receive(harness: &Harness) {
     let lending = harness.lending();
     let (near, far) = (&lending.pair.near, &lending.pair.far);
@@ -332,7 +332,7 @@ pub fn a_flood_of_lent_messages_arrives(harness: &Harness) {
     lending.assert_blocks(4, 0, 0);
 }
 
-/// What is short is cheaper to copy
+/// A short segment is cheaper to copy
 pub fn segments_below_the_threshold_are_copied(harness: &Harness) {
     let lending = harness.lending_with(|config| config.lease_bytes_min = BLOCK_BYTES);
     let lent = lending.block(1);

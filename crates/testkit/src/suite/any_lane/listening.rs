@@ -39,7 +39,7 @@ pub fn many_accepts_at_once_get_a_peer_each(harness: &Harness) {
     assert!(pairs.iter().all(|[one, other]| one == other), "{ports:?}");
 }
 
-/// Peers that come before anybody accepts are kept, with what they sent
+/// Peers that come before a call of `accept` are kept, with what they sent
 pub fn peers_that_nobody_accepted_yet_are_kept(harness: &Harness) {
     let (near, far) = (harness.context(), harness.context());
     let listener = far.listen(LOOPBACK).unwrap();
@@ -119,7 +119,7 @@ pub fn a_busy_port_is_an_error_with_the_address(harness: &Harness) {
     assert!(error.to_string().contains(&address), "{error}");
 }
 
-/// Nobody listens there
+/// No process listens there
 pub fn a_refused_connection_is_an_error_with_the_address(harness: &Harness) {
     let holder = TcpListener::bind(LOOPBACK).unwrap();
     let address = holder.local_addr().unwrap().to_string();
@@ -156,7 +156,7 @@ pub fn a_bad_address_is_an_error_with_the_text(harness: &Harness) {
     }
 }
 
-/// A name that nobody has
+/// A name that no host has
 pub fn a_name_that_does_not_resolve_is_an_error_with_the_name(harness: &Harness) {
     let context = harness.context();
     // Reserved never to exist: RFC 6761, section 6.4.

@@ -1,4 +1,4 @@
-//! What holds for any lane and any carrier, by subject.
+//! Cases that hold for any lane and any carrier, by subject.
 //!
 //! A case knows endpoints, contexts and listeners, as any user of the crate `backhaul` does, and
 //! nothing of frames, rings or sockets: a lane that is made elsewhere can be held to it. Where a

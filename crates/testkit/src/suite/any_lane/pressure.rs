@@ -134,7 +134,7 @@ pub fn a_full_receive_queue_refuses(harness: &Harness) {
     }
 }
 
-/// Who receives nothing stores no more than its windows allow
+/// A side that receives nothing stores no more than its windows allow
 pub fn a_peer_that_receives_nothing_stores_a_bounded_amount(harness: &Harness) {
     const COUNT: u64 = 500;
     const BYTES: usize = 10_000;
@@ -201,7 +201,7 @@ pub fn short_messages_pass_long_ones_that_wait(harness: &Harness) {
     }
 }
 
-/// What is counted is what was moved
+/// The counts are those of the messages that moved
 pub fn statistics_count_messages_and_bytes(harness: &Harness) {
     let pair = harness.pair();
     let sizes = [0, 5, 100_000];

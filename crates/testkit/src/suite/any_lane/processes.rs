@@ -116,7 +116,7 @@ pub fn a_peer_killed_in_a_flood_is_noticed(harness: &Harness) {
         receive_short(&endpoint, seed).unwrap();
     }
     process.kill();
-    // What came before is received, in order and whole, then the reason.
+    // Earlier messages are received, in order and whole, then the reason.
     let mut seed = 500;
     let error = loop {
         match receive_short(&endpoint, seed) {

@@ -44,7 +44,7 @@ pub fn borrowed_memory_may_come_back_and_go_on(harness: &Harness) {
     wait_until(|| blocks(&lending.arena) == (0, 0, 0));
 }
 
-/// What the second context wrote is what the third gets, and the owner keeps its own
+/// The third context gets the bytes that the second one wrote, and the owner keeps its own
 pub fn borrowed_memory_that_was_changed_is_sent_on_as_it_is(harness: &Harness) {
     let lending = harness.lending();
     let on = onward(harness, &lending.pair);
@@ -102,7 +102,7 @@ pub fn borrowed_memory_outlives_the_one_who_exported_it_again(harness: &Harness)
     }
 }
 
-/// From the borrower to somebody else
+/// From the borrower to another context
 fn onward(harness: &Harness, pair: &Pair) -> Pair {
     harness.pair_of(pair.far_context.clone(), harness.context())
 }

@@ -59,7 +59,7 @@ pub fn a_ring_of_one_page_carries_everything(harness: &Harness) {
     round_trips(&pair, sizes);
 }
 
-/// What lies behind the message is not touched
+/// The bytes behind the message are not touched
 pub fn a_buffer_longer_than_the_message_keeps_its_rest(harness: &Harness) {
     let pair = harness.pair();
     for bytes in [5, 100_000] {

@@ -17,7 +17,7 @@ use crate::manual_peer::{doorbell, memfd};
 use crate::raw::{RawPeer, hand_over};
 use crate::{Finish, Harness};
 
-/// Whatever else it is, as either of the two
+/// With any other kind of descriptor, as either of the two
 pub fn a_doorbell_that_is_none_falls_back_to_tcp(harness: &Harness) {
     if harness.lane != LaneKind::Shm {
         return;

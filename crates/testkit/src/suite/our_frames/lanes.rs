@@ -32,7 +32,8 @@ pub fn a_lane_asked_for_by_the_connector_is_used_if_both_have_it(harness: &Harne
     assert_eq!(accept.done().unwrap().lane(), LaneKind::Tcp);
 }
 
-/// The lane is chosen for each pair: peers that share none of ours meet on TCP, which says why
+/// The lane is chosen for each pair: peers that share no lane but TCP meet there, and the reason
+/// says so
 pub fn peers_without_a_common_lane_fall_back_to_tcp(harness: &Harness) {
     let far = Context::new(harness.config_with(|config| config.lanes = vec![LaneKind::Tcp]));
     let far = far.unwrap();

@@ -15,7 +15,8 @@ use crate::lending::{BLOCK_BYTES, block, blocks};
 use crate::manual_peer::{ManualExporter, ManualPeer, packet, sealed, ticket};
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};
 
-/// What comes with memory of a third process is open as long as that is held, and then closed
+/// Keep-alive descriptors of a third process's memory are open as long as the memory is held, and
+/// then closed
 pub fn keep_alive_descriptors_are_open_as_long_as_what_came_with_them(harness: &Harness) {
     let Some(mut manual) = ManualPeer::new(harness) else {
         return;
@@ -73,7 +74,8 @@ pub fn a_message_that_breaks_off_returns_what_was_lent_of_it(harness: &Harness) 
     wait_until(|| manual.table.exported.sweep() == 1);
 }
 
-/// What was on its way when its receiver ended is back, though the receiver holds more of that peer
+/// Leases on their way when their receiver ended are back, though the receiver holds more of that
+/// peer
 pub fn what_an_endpoint_had_not_taken_at_its_end_is_back(harness: &Harness) {
     let Some(mut manual) = ManualPeer::new(harness) else {
         return;
@@ -99,7 +101,7 @@ pub fn what_an_endpoint_had_not_taken_at_its_end_is_back(harness: &Harness) {
     assert_eq!(manual.table.exported.sweep(), 2);
 }
 
-/// A peer may die with packets of ours unread: what it lent before that arrives
+/// A peer may die with unread packets from here: messages that it lent before that arrive
 pub fn messages_lent_by_a_peer_that_dies_with_unread_packets_arrive(harness: &Harness) {
     let arena = Arena::new(ArenaConfig::default());
     let context = harness.context_with(|config| config.arena = Some(arena.clone()));
@@ -170,7 +172,7 @@ pub fn a_peer_that_takes_no_packets_gets_copies(harness: &Harness) {
     }
     assert!(lent > 0 && lent <= SLOTS as u64, "{lent} were lent");
     assert_eq!(blocks(&arena), (0, lent as usize, lent as usize));
-    // What it takes then is right, and it is lent to again.
+    // The messages that it takes then are right, and it is lent to again.
     for seed in 0..lent {
         let (offset, bytes, memory) = manual.receive_packet();
         assert_eq!(bytes, BLOCK_BYTES as u64);
@@ -226,7 +228,7 @@ pub fn a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end(harness:
     assert_eq!(arena.statistics().abandoned_bytes, 0);
 }
 
-/// Whoever gives back what it has, or has not, harms itself at most
+/// A peer that gives back what it has, or has not, harms itself at most
 pub fn garbage_in_the_completion_table_does_no_harm(harness: &Harness) {
     for fill in [0xff, 0x00, 0x55, 0x01] {
         let arena = Arena::new(ArenaConfig::default());
@@ -261,7 +263,7 @@ pub fn garbage_in_the_completion_table_does_no_harm(harness: &Harness) {
     }
 }
 
-/// Packets that nobody asked for stay in the kernel, which bounds them, and end with the endpoint
+/// Packets without a receive stay in the kernel, which bounds them, and end with the endpoint
 pub fn a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint(harness: &Harness) {
     let Some(mut manual) = ManualPeer::new(harness) else {
         return;

@@ -246,7 +246,7 @@ pub fn a_ticket_that_is_out_already_is_a_violation(harness: &Harness) {
     manual.write_lease(1, taken.into(), bytes);
     assert_violated(&manual, "slot");
     posted.done().unwrap_err();
-    // What was lent before, and well, is there.
+    // Memory that was lent before, and well, is there.
     pattern::check(5, &held.segments[0]);
     assert_eq!(manual.table.exported.sweep(), 0);
     drop(held);

@@ -1,5 +1,5 @@
-//! What concerns our frames, handshake, rings and leases: peers that speak them by hand, and the
-//! choice among the lanes that this crate has.
+//! Cases for this project's frames, handshake, rings and leases: peers that speak them by hand, and
+//! the choice among the lanes that this crate has.
 
 use backhaul::{Listener, Tag, TagMask};
 

@@ -53,7 +53,7 @@ pub fn a_half_closed_peer_is_gone(harness: &Harness) {
         SendError::Closed(CloseReason::PeerGone { .. })
     );
     endpoint.watch_close().done().unwrap();
-    // And it is told: its own end comes.
+    // And it is notified: its own end comes.
     half.hear_out();
 }
 

@@ -45,7 +45,7 @@ pub fn sides_without_one_secret_are_not_peers(harness: &Harness) {
         let ConnectError::Handshake { source, .. } = &error else {
             panic!("{error}");
         };
-        // Who has no secret says so; who has one says nothing to who has not.
+        // A side without a secret says so; a side with one says nothing to a side without.
         match far {
             None => assert_eq!(*source, HandshakeError::NoProof),
             Some(_) => {
@@ -64,7 +64,7 @@ pub fn sides_without_one_secret_are_not_peers(harness: &Harness) {
     }
 }
 
-/// Who has no proof of the secret gets the end of the stream, whatever it says
+/// A peer that has no proof of the secret gets the end of the stream, whatever it says
 pub fn strangers_without_the_secret_hear_nothing(harness: &Harness) {
     let host = with_secret(harness, Some(1));
     let listener = host.listen(LOOPBACK).unwrap();
@@ -84,7 +84,7 @@ pub fn strangers_without_the_secret_hear_nothing(harness: &Harness) {
     harness.connect(&with_secret(harness, Some(1)), &listener);
 }
 
-/// Who plays a Hello again that it has recorded hears the other's, and can go no further
+/// A peer that repeats a Hello that it has recorded gets the other's, and can go no further
 pub fn a_recorded_hello_opens_nothing(harness: &Harness) {
     let host = with_secret(harness, Some(1));
     let listener = host.listen(LOOPBACK).unwrap();
@@ -116,7 +116,7 @@ pub fn a_recorded_hello_opens_nothing(harness: &Harness) {
     assert_eq!(listener.statistics().accepted, 1);
 }
 
-/// A connector with a secret does not talk to whoever answers at the address
+/// A connector with a secret does not talk to a listener without it
 pub fn who_answers_without_the_secret_is_refused(harness: &Harness) {
     let impostor = std::net::TcpListener::bind(LOOPBACK).unwrap();
     let address = impostor.local_addr().unwrap().to_string();

@@ -35,7 +35,7 @@ pub fn memory_offered_by_hand_is_a_lane(harness: &Harness) {
     );
 }
 
-/// Descriptors that are no memory of ours: the peers stay on TCP, and the answer says why
+/// Descriptors that are no memory of a channel: the peers stay on TCP, and the answer says why
 pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
     if harness.lane != LaneKind::Shm {
         return;

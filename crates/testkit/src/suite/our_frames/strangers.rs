@@ -1,4 +1,4 @@
-//! Whatever comes to the port instead of a peer: refused with a reason, and the listener goes on.
+//! Connections of other programs to the port: refused with a reason, and the listener goes on.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -82,7 +82,7 @@ pub fn silent_peers_do_not_hold_up_others(harness: &Harness) {
     wait_until(|| host.listener.statistics().rejected == 20);
 }
 
-/// Strangers that take every place keep nobody out, however long they may stay
+/// Silent connections that take every place keep no peer out, however long they may stay
 pub fn silent_strangers_give_way_to_peers(harness: &Harness) {
     let forever = Duration::from_secs(3600);
     let host = Host::with(harness.context_with(|config| {
@@ -101,7 +101,7 @@ pub fn silent_strangers_give_way_to_peers(harness: &Harness) {
     wait_until(|| host.listener.statistics().rejected == 200);
 }
 
-/// Another version is told apart from garbage
+/// Another version is distinguished from garbage
 pub fn another_version_is_rejected_by_number(harness: &Harness) {
     let host = Host::new(harness);
     let mut hello = hello(&[LaneKind::Tcp]).encode();
@@ -195,7 +195,7 @@ pub fn repeated_and_reordered_steps_are_rejected(harness: &Harness) {
     host.still_accepts(harness);
 }
 
-/// Who does not speak our protocol hears nothing, and its socket is closed
+/// A program that does not speak the protocol gets no answer, and its socket is closed
 pub fn strangers_hear_nothing(harness: &Harness) {
     let host = Host::new(harness);
     for (reason, words) in [
@@ -243,7 +243,7 @@ pub fn a_lane_unknown_here_is_named_in_the_reason(harness: &Harness) {
     );
 }
 
-/// Who promises shared memory and instead floods the socket is not listened to for ever
+/// A peer that promises shared memory and instead floods the socket is not listened to for ever
 pub fn a_flood_before_the_handshake_is_over_is_not_stored(harness: &Harness) {
     if harness.lane != LaneKind::Shm {
         return;
@@ -276,7 +276,7 @@ pub fn a_flood_before_the_handshake_is_over_is_not_stored(harness: &Harness) {
     host.still_accepts(harness);
 }
 
-/// Connecting to something that is no listener of ours
+/// Connects to a program that is no listener of this project
 pub fn connecting_to_a_stranger_is_an_error_that_shows_its_words(harness: &Harness) {
     let stranger = TcpListener::bind(LOOPBACK).unwrap();
     let address = stranger.local_addr().unwrap().to_string();

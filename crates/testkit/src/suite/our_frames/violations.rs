@@ -26,7 +26,7 @@ pub fn garbage_instead_of_frames_is_a_violation(harness: &Harness) {
     }
 }
 
-/// What a header must not say
+/// Values that a header must not have
 pub fn headers_out_of_bounds_are_violations(harness: &Harness) {
     let eager = FrameHeader {
         segment_count: 1,
@@ -66,7 +66,7 @@ pub fn headers_out_of_bounds_are_violations(harness: &Harness) {
     }
 }
 
-/// Answers to questions that nobody asked
+/// Answers to questions that were never asked
 pub fn frames_about_unknown_messages_are_violations(harness: &Harness) {
     for kind in [FrameKind::Accept, FrameKind::Skip] {
         assert_violates(
@@ -189,7 +189,7 @@ pub fn a_stream_that_breaks_off_is_a_peer_gone(harness: &Harness) {
     }
 }
 
-/// What came whole before the violation is still there
+/// A message that came whole before the violation is still there
 pub fn messages_before_a_violation_are_received(harness: &Harness) {
     let (mut peer, endpoint, listener) = connect(harness);
     for message in 0..3 {

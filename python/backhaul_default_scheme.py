@@ -31,7 +31,7 @@ def register(sizeof: object) -> None:
     Parameters
     ----------
     sizeof : object
-        What plugins of this group register with; not used.
+        Group that plugins register with; not used.
     """
     import dask.config
 
@@ -80,7 +80,7 @@ class _Watch(MetaPathFinder):
 
 
 def heed_default_scheme(module: ModuleType) -> None:
-    """Have the local clusters of Dask's module begin with the default scheme, if that is ours.
+    """Let the local clusters of Dask's module begin with the default scheme, if that is Backhaul's.
 
     Parameters
     ----------

@@ -166,7 +166,7 @@ class Server:
         return self._listener.statistics()
 
     def closed(self) -> bool:
-        """Whether it has stopped listening."""
+        """Return whether it has stopped listening."""
         return self._listener.closed()
 
     async def wait_closed(self) -> None:

@@ -17,7 +17,7 @@ from click.exceptions import NoArgsIsHelpError
 
 __all__ = ["BriefCommand", "BriefGroup"]
 
-#: What the kernel says of a disk, a quota or a device that takes no more
+#: Errors of the kernel for a disk, a quota or a device that takes no more
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
@@ -83,13 +83,13 @@ class BriefGroup(BriefCommand, click.Group):
                     sys.stdout.flush()
                 raise
         except BrokenPipeError:
-            # Nobody reads any more: click ends so, too, if it is told in time.
+            # The reader has gone: click ends so, too, if it gets the error in time.
             _write_nothing_more()
             raise SystemExit(1) from None
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            # What is left in its buffer stays there, and Python would try it again as it ends.
+            # The rest of its buffer stays there, and Python would try it again as it ends.
             _write_nothing_more()
             click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
             raise SystemExit(2) from None

@@ -1,4 +1,4 @@
-"""What the native module needs of Python to handle buffers."""
+"""Buffer handling in Python for the native module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Received", "as_buffer", "make_received"]
 
 
 class Received(NamedTuple):
-    """What a tagged receive got.
+    """Result of a tagged receive.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
 """Locks that Ctrl-C does not leave locked.
 
 A signal's handler runs after a call, and may raise. From Python 3.14 on `with lock:` takes a lock
-by a call that is not yet within the block: whoever is interrupted right then holds the lock for
-good. Until 3.13 no handler ran there.
+by a call that is not yet within the block: a thread that is interrupted right then holds the lock
+for good. Until 3.13 no handler ran there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if sys.version_info >= (3, 14):
             try:
                 return self.acquire()
             except BaseException:
-                # What waits is interrupted without it; so may be what has just taken it.
+                # A waiting thread is interrupted without it; so may be one that has just taken it.
                 if self._is_owned():
                     self.release()
                 raise

@@ -180,11 +180,11 @@ class Codec:
 
 @final
 class Tls:
-    """Certificates for encryption: whom a side believes, and who it is.
+    """Certificates for encryption: those a side believes, and its own.
 
     Both sides show a certificate, and each believes the other if an authority in ``ca`` has signed
     its certificate, whatever name it is for. A certificate that is itself in ``ca`` is believed
-    too. What is named is read and checked once, here.
+    too. The named files are read and checked once, here.
 
     Parameters
     ----------
@@ -466,10 +466,10 @@ def current_numpy_handler() -> object:
     """Get the handler that NumPy uses in the current context."""
 
 def set_numpy_handler(handler: object | None, /) -> object:
-    """Have NumPy use a handler in the current context, or its own; gives the one before."""
+    """Make NumPy use a handler in the current context, or its own; give the one before."""
 
 def set_default_numpy_handler(handler: object, /) -> bool:
-    """Have NumPy use a handler in the current context if it uses its own there; tells whether."""
+    """Make NumPy use a handler in the current context if it uses its own there; tell whether."""
 
 def arena_of_numpy_handler(handler: object, /) -> Arena | None:
     """Get the arena of a handler; None if it has none."""
@@ -525,8 +525,8 @@ class Context:
         Map the pages of what peers lend at once, rather than each when it is first touched: faster
         where most of what is received is read.
     secret : bytes, optional
-        What all peers have to prove to each other that they have, 16 to 1024 bytes drawn at random.
-        It is never sent, kept or shown. Without one, whoever reaches a listener is a peer. See
+        Secret that all peers have to prove to each other, 16 to 1024 bytes drawn at random. It is
+        never sent, kept or shown. Without one, each process that reaches a listener is a peer. See
         ``docs/security.md``.
     shared_memory_uids : sequence of int, optional
         Ids of users with whose processes memory may be shared, beside the user of this process.
@@ -579,7 +579,7 @@ class Context:
         """State of the pool of receive buffers: live, cached and peak bytes, hits and misses."""
 
     def flows(self) -> list[dict[str, Any]]:
-        """What each peer process has sent us over each lane, since the context was made.
+        """Amounts that each peer process has sent over each lane, since the context was made.
 
         Each message is counted once, where it is received, when it is received.
 
@@ -592,7 +592,7 @@ class Context:
             `SIZE_CLASSES_BYTES_MIN`, how many, their bytes, those of them that were lent, and the
             seconds in which they were on their way. Messages below 64 KiB are not timed; of the
             time in which several were on their way each has an equal part, so that the sum is the
-            time in which there were any. Of processes that are gone the last 4096 are told apart;
+            time in which there were any. Of processes that are gone the last 4096 are kept apart;
             the others are summed up by host, with None for the process. ``links`` are estimates of
             the link, as `Links.report` takes them, and ``ignored`` is how many messages said
             nothing of it, as no link can have moved them so.
@@ -602,7 +602,7 @@ class Context:
         """End the engine; every endpoint and listener of the context is closed at once."""
 
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether `close` was called."""
 
     def __enter__(self) -> Context: ...
     def __exit__(
@@ -616,15 +616,15 @@ class Context:
 
 @final
 class Links:
-    """What a scheduler knows of the links between its workers.
+    """Estimates of the links between a scheduler's workers.
 
-    Of two workers that have met it knows what their messages tell; of others what their hosts'
-    messages tell, or those over links of the same kind; else it says what it was told before.
+    Of two workers that have met it knows the estimates of their messages; of others those of their
+    hosts' messages, or of messages over links of the same kind; else it gives the expected figures.
 
     Parameters
     ----------
     same_host, other_host, device : (float, float)
-        What to expect of links within a host, between hosts, and of devices of one host before
+        Expected figures of links within a host, between hosts, and of devices of one host before
         anything was measured: bytes per second, and seconds beside that.
     links_max : int
         Most pairs of processes that are known apart.
@@ -763,7 +763,7 @@ class Listener:
         """Stop listening; peers that were not accepted are disconnected."""
 
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether `close` was called."""
 
     def __enter__(self) -> Listener: ...
     def __exit__(
@@ -826,8 +826,8 @@ class Endpoint:
         tag : int, optional
             From 0 to 2**64 - 1.
         shared : bool, optional
-            Promise that nobody writes to the memory any more, also after the request is done. What
-            lies in the context's `Arena` is then lent to a peer on this host instead of copied:
+            Promise that no code writes to the memory any more, also after the request is done.
+            Memory in the context's `Arena` is then lent to a peer on this host instead of copied:
             the peer reads the same pages as long as it holds the message. A program that breaks
             the promise changes what the peer reads. Freeing the memory is safe at any time.
 
@@ -857,8 +857,8 @@ class Endpoint:
         -----
         The request raises `MessageTooLarge`, `QueueFull`, or what ended the connection; and
         `NoCarrier` for memory of a GPU if the two sides do not both have the carrier, or the peer
-        is on another host. Whoever wants to know before looks for ``"cuda"`` among the carriers
-        that `info` lists.
+        is on another host. To know before, look for ``"cuda"`` among the carriers that `info`
+        lists.
         """
 
     def recv(
@@ -874,8 +874,8 @@ class Endpoint:
         ----------
         buffer : writable buffer
             Any C-contiguous memory, on the host or a GPU; see `send`. It must not be used until the
-            request is done. What was sent from a GPU can be received in either; what was sent from
-            the host, on the host only.
+            request is done. A message that was sent from a GPU can be received in either; one that
+            was sent from the host, on the host only.
         tag : int, optional
             Tag wanted.
         mask : int, optional
@@ -1009,8 +1009,8 @@ class Endpoint:
         Request of list of memoryview or DeviceBuffer
             The frames, each in memory of its own: 64-byte aligned and writable, of format ``"B"``,
             or, in the place of one that was sent from a GPU, a `DeviceBuffer` on device 0 of this
-            process. Whoever wants such a frame in memory of another library, or on another device,
-            has it sent tagged, and receives it there.
+            process. To get such a frame in memory of another library, or on another device, have it
+            sent tagged, and receive it there.
 
         Notes
         -----
@@ -1024,10 +1024,10 @@ class Endpoint:
         """End the connection at once; what is in flight fails."""
 
     def closed(self) -> bool:
-        """Whether the connection has ended, or is being closed from here."""
+        """Return whether the connection has ended, or is being closed from here."""
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Have a callback called on the running event loop when the connection has ended."""
+        """Call a callback on the running event loop when the connection has ended."""
 
     def queued_bytes(self) -> int:
         """Payload bytes of sends that are not done."""
@@ -1044,9 +1044,9 @@ class Endpoint:
         """
 
     def recent_events(self) -> list[tuple[float, str]]:
-        """What happened last on the connection, besides bytes that moved.
+        """List the last events on the connection, besides bytes that moved.
 
-        For whoever wants to know why something waits.
+        They show why something waits.
 
         Returns
         -------
@@ -1057,7 +1057,7 @@ class Endpoint:
     def statistics(self) -> dict[str, Any]:
         """Messages, bytes and time spent, by direction.
 
-        ``overlooked`` counts what had waited for seconds while nobody was woken for it, until the
+        ``overlooked`` counts work that had waited for seconds without a woken thread, until the
         engine's inspection found it: a defect, which is also logged as a warning.
         """
 
@@ -1082,8 +1082,8 @@ class Endpoint:
 class DeviceBuffer:
     """Memory on a GPU that other processes can open, of unspecified content.
 
-    What is received from a GPU without a place of its own comes as one. It speaks DLPack and the
-    CUDA Array Interface, as bytes, so that libraries take it without a copy::
+    A message that is received from a GPU without a place of its own comes as one. It speaks DLPack
+    and the CUDA Array Interface, as bytes, so that libraries take it without a copy::
 
         cupy.asarray(buffer).view("f4")
         torch.as_tensor(buffer, device="cuda").view(torch.float32)
@@ -1177,7 +1177,7 @@ def cuda_devices() -> list[tuple[str, str]]:
 
 @final
 class ResourceRequest:
-    """What one task asks for; equal requests are equal, and hash alike.
+    """Request of one task for resources; equal requests are equal, and hash alike.
 
     Parameters
     ----------
@@ -1241,7 +1241,7 @@ class ResourcePools:
         *,
         coupled: dict[str, dict[int, dict[str, list[int] | dict[int, float]]]] | None = None,
     ) -> None:
-        """Have what is declared from now on, in the place of all that was; leases go on."""
+        """Replace all that was declared by a new declaration; leases go on."""
 
     def unmeetable(self, request: ResourceRequest) -> str | None:
         """Say why a request can never be met here; None if it can."""
@@ -1256,7 +1256,7 @@ class ResourcePools:
         Parameters
         ----------
         request : ResourceRequest
-            What is asked for.
+            Request of the task.
         inputs : mapping of str to sequence of tuple, optional
             Units that the inputs ran on, with their bytes, by name.
 
@@ -1281,7 +1281,7 @@ class ResourcePools:
         Parameters
         ----------
         request : ResourceRequest
-            What is asked for.
+            Request to keep units for.
         only : sequence of str, optional
             Names of the resources of which it is kept; all of them by default.
 
@@ -1363,7 +1363,7 @@ class Request(Generic[_T_co]):
     Cancelling the task that awaits it, or dropping a request that was waited for in vain, gives the
     operation up. A receive that is given up loses nothing: a message that it has met already is
     there for the next receive that wants it, whole and in its place in the order. A send that is
-    given up is withdrawn if nothing of it has left. A request that nobody ever waits for goes on
+    given up is withdrawn if nothing of it has left. A request that is never waited for goes on
     until it is done; that a message was refused is then logged.
 
     It may be waited for as often as wanted, by several tasks and threads at once; all get the same
@@ -1377,7 +1377,7 @@ class Request(Generic[_T_co]):
     """
 
     def done(self) -> bool:
-        """Whether the result is there."""
+        """Return whether the result is there."""
 
     def wait(self, timeout: float | None = None) -> _T_co:
         """Block until the operation is done and return its result.
@@ -1458,25 +1458,25 @@ class LoopReader:
 
 @final
 class Lookout:
-    """Where one thread waits for what an event loop would be woken for otherwise; internal.
+    """Place of one thread that waits for requests instead of the event loop; internal.
 
     A request that is done wakes the thread that waits here, which looks, and says when the event
-    loop is to hear of it. While no thread waits, it calls the event loop.
+    loop is to be called. While no thread waits, it calls the event loop.
     """
 
     def __new__(cls, bridge: LoopBridge) -> Lookout: ...
     def watch(self, request: Request[Any]) -> bool:
-        """Have a request wake whoever waits once it is done; False if it is."""
+        """Make a request wake the waiting thread once it is done; False if it is."""
 
     def expect(self, request: Request[Any], callback: Callable[[], None]) -> bool:
-        """Have `callback` called on the event loop, once, for the next that is done.
+        """Call `callback` on the event loop, once, for the next that is done.
 
         Called on the event loop. In the place of an earlier one.
 
         Parameters
         ----------
         request : Request
-            What is in flight now.
+            Request that is in flight now.
         callback : callable
             Called without arguments.
 
@@ -1490,12 +1490,12 @@ class Lookout:
         """Take the callback back."""
 
     def wait(self, request: Request[Any], timeout: float, *, awake: bool = False) -> bool:
-        """Block this thread until the request is done, somebody calls `rouse`, or time is over.
+        """Block this thread until the request is done, `rouse` is called, or time is over.
 
         Parameters
         ----------
         request : Request
-            What is in flight now.
+            Request that is in flight now.
         timeout : float
             In seconds.
         awake : bool, default False
@@ -1505,8 +1505,8 @@ class Lookout:
         Returns
         -------
         bool
-            Whether there is something to look at. Whoever has waited looks in any case: what was
-            done meanwhile has called nobody else.
+            True if there is something to look at. The thread looks in any case: a request that was
+            done meanwhile has called no other thread.
 
         Raises
         ------
@@ -1531,13 +1531,13 @@ class Lookout:
         """
 
     def close(self) -> None:
-        """Give its descriptor back: whoever waits, now or later, returns at once."""
+        """Give its descriptor back: a thread that waits, now or later, returns immediately."""
 
     def call(self, within: float = 0.0) -> None:
         """Call the event loop, if it expects that: at once, or within so many seconds.
 
-        Within a time: it hears of it when it is called for something else, and at that time at the
-        latest; nobody is woken for it before.
+        Within a time: the loop handles it when it is called for something else, and at that time at
+        the latest; no thread is woken for it before.
         """
 
 def memory_policy() -> tuple[int, list[int]]:
@@ -1572,7 +1572,7 @@ def order(
     TypeError
         If a value of the graph is no node, or its dependencies are no frozenset.
     ValueError
-        If only Dask can tell how to order it: it has a cycle, or its keys cannot be told apart.
+        If only Dask can tell how to order it: it has a cycle, or its keys are not distinct.
     """
 
 def set_listing(added: list[int]) -> list[int]:
@@ -1614,8 +1614,8 @@ class SchedulerStreams:
     """The streams of a scheduler, handled on the engine's thread, without Python; internal.
 
     A batch of messages that are all hot is handled there, and what follows from it is sent. Any
-    other goes on to whoever reads the connection. What the core of somebody else's call has to say
-    leaves with `flush`.
+    other goes on to the reader of the connection. Messages of the core that follow from other calls
+    leave with `flush`.
 
     Parameters
     ----------
@@ -1664,12 +1664,13 @@ class SchedulerStreams:
     def remove(self, peer: int) -> list[list[bytes]]:
         """Handle the messages of a peer no more; its number is not used again.
 
-        What has gathered for it is sent. Whatever else the core has to say to it is in the notes.
+        Messages that have gathered for it are sent. All other messages of the core to it are in the
+        notes.
 
         Returns
         -------
         list of list of bytes
-            What was held, to be sent after what it was held for: the frames of each batch.
+            Held messages, to be sent after those that they were held for: the frames of each batch.
         """
 
     def caught_up(self, peer: int, handled: int) -> None:
@@ -1682,13 +1683,13 @@ class SchedulerStreams:
         """Send what the core has to say; tell whether there are notes."""
 
     def pause(self, pause: bool) -> None:
-        """Have nothing handled here for a while, or again."""
+        """Stop the handling of messages here for a while, or go on."""
 
     def set_keepers(self, clients: list[str]) -> None:
         """Tell which clients keep results."""
 
     def set_span(self, group: str, span: str | None) -> None:
-        """Tell of which span a group is; tasks of no other group are submitted past Python."""
+        """Set the span of a group; tasks of no other group are submitted past Python."""
 
     def expect(self, prefix: str, seconds: float, nbytes: float) -> None:
         """Tell what has been learned of tasks of a prefix."""
@@ -1709,17 +1710,17 @@ class SchedulerStreams:
         """Tell whether it is worth it to take tasks of a prefix back from workers."""
 
     def notes(self) -> dict[str, Any]:
-        """Take what is for somebody else to do.
+        """Take the work that is left to Python.
 
         Returns
         -------
         dict
-            ``unwanted_from``, workers that send results that nobody keeps; ``give_back``, prefixes
-            of which workers have too many; ``submitted``, for each task its client, when it came,
-            whether it is new, whether its key is another's, whether all was idle, and the group
-            that came to be with it, if one did (name, span, how many of the gone ones went before);
-            ``gone_groups``, as `SchedulerCore.take_gone_groups` gives them, and no longer does;
-            ``failure``, why nothing is handled any more, or None; ``unsaid``, messages as
+            ``unwanted_from``, workers that send results that no client keeps; ``give_back``,
+            prefixes of which workers have too many; ``submitted``, for each task its client, when
+            it came, whether it is new, whether its key is another's, whether all was idle, and the
+            group that came to be with it, if one did (name, span, how many of the gone ones went
+            before); ``gone_groups``, as `SchedulerCore.take_gone_groups` gives them, and no longer
+            does; ``failure``, why nothing is handled any more, or None; ``unsaid``, messages as
             `SchedulerCore.take_messages` gives them.
         """
 
@@ -1806,7 +1807,7 @@ class TaskGraph:
 class WorkerCore:
     """The state of a worker in Rust: events in, instructions and attributes out; internal.
 
-    Whoever calls it sees to it that one thread does at a time. Each event gives a list of tuples:
+    The caller makes sure that one thread calls it at a time. Each event gives a list of tuples:
     what the worker is to do, by name, the id of the event, and what belongs to it.
 
     Parameters
@@ -1854,11 +1855,11 @@ class WorkerCore:
     def live_through(
         self, message: dict[str, Any], done: tuple[Any, ...]
     ) -> tuple[bool | None, list[tuple[Any, ...]]] | None:
-        """Take on a task that has ended well, and that the scheduler has heard of.
+        """Take on a task that has ended well, and whose end the scheduler knows.
 
-        False if it was not to be run at once, so that its end is still to be told; None if it runs,
-        and Python has taken over before its end. Nothing at all as `compute`. ``done`` is as in
-        `succeeded`.
+        False if it was not to be run immediately, so that its end is still to be reported; None if
+        it runs, and Python has taken over before its end. Nothing at all as `compute`. ``done`` is
+        as in `succeeded`.
         """
 
     def succeeded(
@@ -1886,7 +1887,7 @@ class WorkerCore:
         """Note that a run has left the thread pool."""
 
     def free(self, keys: Any, stimulus_id: str) -> list[tuple[Any, ...]]:
-        """Let go of what the scheduler needs no more."""
+        """Release tasks that the scheduler needs no more."""
 
     def gathered(
         self, event: Any, peer: str, total_bytes: int, data: Any
@@ -1919,7 +1920,7 @@ class WorkerCore:
         """Begin tasks, or begin none."""
 
     def remove_replicas(self, event: Any, keys: Any) -> list[tuple[Any, ...]]:
-        """Let go of copies of results."""
+        """Release copies of results."""
 
     def acquire_replicas(
         self, event: Any, nbytes: dict[Any, int], who_has: dict[Any, Any]
@@ -2029,7 +2030,7 @@ class SchedulerCore:
             The state as `dump` says it, but for two lists of dicts: ``tasks``, in which what is
             None or empty is left out, and ``groups``, by serial, those that are gone included.
         streams : list of str
-            The clients that can be told anything.
+            Clients that have a stream.
         **settings
             As for the class.
 
@@ -2045,7 +2046,7 @@ class SchedulerCore:
         """
 
     def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
-        """Take what is to be sent: "worker" or "client", whom, and the message; None is for all."""
+        """Take the messages to send: "worker" or "client", name or None for all, and message."""
 
     def take_transitions(self) -> list[tuple[str, str, str]]:
         """Take the transitions since the last call: key, start, finish."""
@@ -2176,7 +2177,7 @@ class SchedulerCore:
         """
 
     def file_worker(self, address: str, busy_s: float) -> None:
-        """Look anew whether a worker is idle or saturated, as somebody has asked.
+        """File a worker anew as idle or saturated, as a caller has asked.
 
         Parameters
         ----------
@@ -2192,7 +2193,7 @@ class SchedulerCore:
         """
 
     def may_balance(self) -> bool:
-        """Tell whether somebody is idle while somebody has too much."""
+        """Tell whether one worker is idle while another has too much."""
 
     def front(self, address: str) -> tuple[str, str, float, int] | None:
         """Look at the queued task that goes next to a worker, before that is idle.
@@ -2347,7 +2348,7 @@ class SchedulerCore:
         Parameters
         ----------
         placement : Placement
-            What is known of links and of workers. It is told of those before this is.
+            Record of links and of workers, in which a worker is entered before the core gets it.
         result_bytes : list of tuple of str and float
             By prefix the size to expect of a result, in bytes.
         memory_target : float
@@ -2365,10 +2366,10 @@ class SchedulerCore:
         Returns
         -------
         dict
-            ``result_bytes`` by prefix; ``hints``, by key of a root that nobody has been given the
-            address of the worker that is to run it; ``own``, by address the keys of its roots in
-            order, each with whether that task is there still; ``promised``, number and key of each
-            result that is promised, and to which address.
+            ``result_bytes`` by prefix; ``hints``, by key of a root that no worker has been given,
+            the address of the worker that is to run it; ``own``, by address the keys of its roots
+            in order, each with whether that task is there still; ``promised``, number and key of
+            each result that is promised, and to which address.
         """
 
     def begin_stealing(self, fast: list[str], requests: int) -> None:
@@ -2412,7 +2413,7 @@ class SchedulerCore:
         Returns
         -------
         tuple
-            What came of it, ``"unknown"`` or as Dask logs it; whether the thief is gone; the
+            Outcome, ``"unknown"`` or as Dask logs it; whether the thief is gone; the
             addresses of victim and thief.
         """
 
@@ -2453,7 +2454,7 @@ class SchedulerCore:
         """
 
     def room(self) -> dict[str, Any] | None:
-        """Say which tasks hold what they ask for, and which wait; None if nobody ever asked."""
+        """Say which tasks hold what they ask for, and which wait; None if no task ever asked."""
 
     def handle_no_workers_check(self, stimulus: str, now_s: float) -> tuple[list[str], list[str]]:
         """Fail what no worker could run for too long.
@@ -2463,7 +2464,7 @@ class SchedulerCore:
         list of str
             Tasks whose restrictions no worker met.
         list of str
-            Those that failed as no worker ran.
+            Tasks that failed as no worker ran.
         """
 
     def handle_client_added(self, client: str) -> None:
@@ -2655,7 +2656,7 @@ class Placement:
         """Forget a worker, and what it was promised."""
 
     def replace_worker(self, number: int, worker: object, /) -> None:
-        """Have another object stand for a worker, by its number; `ValueError` if there is none."""
+        """Replace the object of a worker, by its number; `ValueError` if there is none."""
 
     def set_routes(
         self,
@@ -2684,14 +2685,14 @@ class Placement:
     def set_request_seconds(self, request_s: float, /) -> None:
         """Take what a request for data takes besides the latency of its link, in seconds.
 
-        1.5 ms until it is told. `ValueError` for one that is no number from 0.
+        1.5 ms until it is set. `ValueError` for one that is no number from 0.
         """
 
     def promise(self, task: object, worker: object, /) -> None:
         """Note that a result will go to a worker, from where it comes soonest."""
 
     def settle(self, task: object, worker: object, /) -> None:
-        """Note that a result has come to a worker, or is not needed there any more."""
+        """Note that a result has arrived at a worker, or is not needed there any more."""
 
     def transfer(self, task: object, worker: object, /) -> tuple[float, float] | None:
         """Say what the inputs of a task take to come to a worker, in seconds.
@@ -2712,7 +2713,7 @@ class Placement:
 
         ``unknown_s`` is what tasks are expected to take of which nothing is known, ``running`` the
         workers that may be chosen, and ``result_bytes`` the size to expect of the result, 0 if none
-        is known: the way to those with whom it is combined counts, too.
+        is known: the way to the results with which it is combined counts, too.
         """
 
     def promises(self) -> int:
@@ -2721,13 +2722,13 @@ class Placement:
     def promised(self) -> list[tuple[int, int]]:
         """List what is promised: a number for each result, and that of its receiver.
 
-        Of a result that `promise` was told of it is the address of the object.
+        For a result that `promise` has named it is the address of the object.
         """
 
     def rename(self, tasks: Sequence[tuple[int, object]], /) -> None:
-        """Have what a core has promised, by its number of each task, stand for these objects.
+        """Assign these objects to a core's promised results, by its number of each task.
 
-        What is promised of any other task is taken for settled.
+        A promised result of any other task is taken for settled.
         """
 
 @final
@@ -2773,13 +2774,13 @@ def plan_roots(
 ) -> list[int] | None:
     """Plan which worker runs which root of a graph: its number for each task, or -1.
 
-    None if nothing is gained over roots that go to whoever is free.
+    None if nothing is gained over roots that go to the first free worker.
 
     Tasks are in the order in which they are to run. ``places`` has -1 for a root, -2 for a task
     that comes later, or the number of the worker that has its result; ``needs`` for each task how
     many others it needs, and their numbers; ``kinds`` the kind of each task, and ``table`` for each
     kind the seconds of a task and the bytes of its result; ``targets`` the workers, their threads
-    and the memory that they have left, in bytes, infinite if nobody has said.
+    and the memory that they have left, in bytes, infinite if it is unknown.
 
     `ValueError` if the lists are no graph, a worker is unknown, or a figure cannot be.
     """

@@ -1,4 +1,4 @@
-"""What notebooks show of our objects: plain tables, without scripts or styles of their own."""
+"""HTML of objects in notebooks: plain tables, without scripts or styles of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def table_html(title: str, rows: Iterable[tuple[str, str]]) -> str:
     Parameters
     ----------
     title : str
-        What it is about.
+        Title of the table.
     rows : iterable of (str, str)
         Text, which is escaped.
 

@@ -20,7 +20,7 @@ __all__ = ["main"]
 @click.version_option(package_name="backhaul")
 def main() -> None:
     """Backhaul moves data between processes at the speed of the hardware."""
-    # A benchmark that is told to end must end what it started.
+    # A benchmark that gets SIGTERM must end the processes that it started.
     earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, earlier))
 

@@ -28,7 +28,7 @@
     ├── TimedOut (TimeoutError)          time ran out; a request that was waited for goes on
     ├── QueueFull (BlockingIOError)      too many operations are posted; try again later
     ├── Cancelled                        the operation was cancelled
-    ├── NotObserved                      nobody has counted what was asked for
+    ├── NotObserved                      the figure asked for has not been counted
     ├── NotDone                          a result was asked for before it was there
     ├── ResourceError (LookupError)      a unit that a task does not hold
     └── OutOfMemory (MemoryError)        no memory for a message, which is dropped
@@ -95,7 +95,7 @@ class AddressError(BackhaulError, ValueError):
 
 
 class MachineError(BackhaulError, ValueError):
-    """What was read describes no machine; the message has the place in the text."""
+    """The text that was read describes no machine; the message has the place in the text."""
 
 
 class PlanError(BackhaulError, ValueError):

@@ -34,7 +34,7 @@ __all__ = ["arrays_in", "install", "installed", "uninstall"]
 
 
 def install(arena: Arena) -> object:
-    """Have NumPy take the memory of large new arrays from an arena, in the current context.
+    """Make NumPy take the memory of large new arrays from an arena, in the current context.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def install(arena: Arena) -> object:
 
 
 def uninstall(previous: object = None) -> None:
-    """Have NumPy use another handler again, in the current context.
+    """Make NumPy use another handler again, in the current context.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def installed() -> Arena | None:
 
 @contextlib.contextmanager
 def arrays_in(arena: Arena) -> Iterator[None]:
-    """Have NumPy take memory from an arena for the body of a ``with``.
+    """Make NumPy take memory from an arena for the body of a ``with``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a benchmark came to: one sentence, and one table that fits a terminal of 80 columns.
+"""Answers of benchmarks: one sentence, and one table that fits a terminal of 80 columns.
 
 The tables with everything that was measured are elsewhere, behind ``--verbose``.
 """
@@ -27,19 +27,19 @@ __all__ = [
     "transpose_sum_answer",
 ]
 
-#: What a report calls Backhaul
+#: Name of Backhaul in a report
 _OURS = "backhaul"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a report comes to."""
+    """Summary of a report."""
 
     #: Without a full stop
     sentence: str
     #: At most 80 columns wide
     table: Table
-    #: What the figures mean, and what is missing
+    #: Meaning of the figures, and missing ones
     notes: Sequence[str]
 
 

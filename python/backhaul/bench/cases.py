@@ -70,7 +70,7 @@ class Row:
     cpu_seconds: dict[str, Spread]
     context_switches: dict[str, Spread]
     page_faults: dict[str, Spread]
-    #: What the job tells of each repetition
+    #: Facts that the job reports of each repetition
     facts: list[dict[str, Any]]
 
 
@@ -86,7 +86,7 @@ class Turns:
     memory_limit: str = "0"
     #: Run once on each cluster before anything else, so that it has loaded its modules
     first: Case | None = None
-    #: Told of each phase of that, and of the repetitions that count
+    #: Called with each phase of that, and of the repetitions that count
     watch: Watch | None = None
 
 
@@ -108,9 +108,9 @@ def run(
     schema : str
         Name of the report's layout.
     cases : sequence of Case
-        What to run.
+        Cases to run.
     options : ClusterOptions
-        What to run it on.
+        Clusters to run them on.
     rows_of : callable
         Sums up the repetitions of one case, by label of the configuration.
     on_step : callable
@@ -197,7 +197,7 @@ def data_rows(case: Case, measured: Mapping[str, Sequence[Measured]]) -> list[Ro
     Parameters
     ----------
     case : Case
-        What was run.
+        Case that was run.
     measured : mapping of str to sequence of Measured
         Its repetitions, by label of the configuration.
 

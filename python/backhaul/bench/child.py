@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     Returns
     -------
     int
-        Exit status: 1 if the driver failed, which the control connection was told.
+        Exit status: 1 if the driver failed, which the control connection has reported.
     """
     module_name, options_text, control_path, role = argv
     module = importlib.import_module(module_name)

@@ -1,4 +1,4 @@
-"""What the commands of the benchmarks share: options, and the way to a report."""
+"""Common parts of the commands of the benchmarks: options, and the way to a report."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def run_benchmark(
     tables : callable
         Lays out the report with all that was measured.
     chosen : dict of str to Any
-        What the command was given: options of the job, and those of this module.
+        Values that the command was given: options of the job, and those of this module.
     answer : callable, optional
         Says what the report comes to, which is all that is printed unless more is asked for.
     draw : callable, optional
@@ -222,7 +222,7 @@ def named(chosen: dict[str, Any], name: str, option: str) -> None:
     Parameters
     ----------
     chosen : dict of str to Any
-        What the command was given.
+        Values that the command was given.
     name, option : str
         The parameter, and the option that sets it.
 

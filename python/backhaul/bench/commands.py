@@ -354,8 +354,8 @@ def memory(**chosen: Any) -> None:
 def random_array(**chosen: Any) -> None:
     """Sum random numbers on one core, all cores, one GPU and all GPUs.
 
-    Exits with 1 if a result is wrong. What is not there is left out, with the reason. Needs the
-    extra `dask`; GPUs need CuPy.
+    Exits with 1 if a result is wrong. Hardware that is missing is left out, with the reason. Needs
+    the extra `dask`; GPUs need CuPy.
     """
     from backhaul.bench import random_array as job
     from backhaul.bench.answers import random_array_answer

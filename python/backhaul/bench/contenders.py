@@ -27,7 +27,7 @@ RECYCLED_MEMORY = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one cluster has that the others of the run have not."""
+    """Difference of one cluster from the others of the run."""
 
     #: URI scheme. Over ``inproc`` all is in one process, whose threads are as many as the workers'
     protocol: str
@@ -42,12 +42,12 @@ class Configuration:
 
     @property
     def one_process(self) -> bool:
-        """Whether all is in one process, so that nothing is moved."""
+        """Tell whether all is in one process, so that nothing is moved."""
         return self.protocol == "inproc"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes find in their environment."""
+        """Give the environment variables of its processes."""
         found = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(self.saturation)}
         for key, value in self.settings:
             found["DASK_" + key.replace(".", "__").replace("-", "_").upper()] = value
@@ -90,7 +90,7 @@ def peer_names() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What every run on clusters can be told."""
+    """Options of every run on clusters."""
 
     #: URI schemes
     protocols: Sequence[str] = ("tcp", "backhaul")
@@ -106,6 +106,6 @@ class ClusterOptions:
 
     @property
     def configurations(self) -> list[Configuration]:
-        """What is compared; the first one is what the others are held to."""
+        """List the configurations to compare; the first one is the baseline of the others."""
         own = [Configuration(p, s) for p in self.protocols for s in self.saturations]
         return [*own, *(CLUSTERS[name] for name in self.against)]

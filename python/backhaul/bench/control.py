@@ -1,6 +1,6 @@
 """The control connection between a benchmark and the processes it measures.
 
-One JSON object per line over a Unix socket, so that it works whoever starts the processes
+One JSON object per line over a Unix socket, so that it works with any launcher of the processes
 (``mpiexec`` too) and never shares a path with what is measured. Standard library only: it runs in
 the interpreters of the peers.
 """
@@ -63,7 +63,7 @@ class Control:
         Raises
         ------
         OSError
-            If nobody listens there.
+            If no process listens there.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(path)

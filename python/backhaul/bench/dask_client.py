@@ -78,7 +78,7 @@ def _serve(control: Control, operations: _Operations) -> None:
 
 
 class _Operations:
-    """What a benchmark may ask for."""
+    """Operations that a benchmark may ask for."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -106,7 +106,7 @@ class _Operations:
         return {"seconds": time.perf_counter() - start}
 
     def check(self) -> dict[str, Any]:
-        """Tell of the run, and compare its result with what it must be."""
+        """Return the facts of the run, and compare its result with the expected one."""
         assert self._job is not None
         facts = self._job.facts(self._client)
         self._job.check(self._client)

@@ -1,4 +1,4 @@
-"""A Dask cluster whose parts are processes of their own, so that CPU time can be told apart.
+"""A Dask cluster whose parts are processes of their own, so that CPU time can be measured apart.
 
 Scheduler and workers are what ``dask scheduler`` and ``dask worker --no-nanny`` start; the client
 is ``backhaul.bench.dask_client``, told what to do over a control connection. All end with the
@@ -25,7 +25,7 @@ from backhaul.bench.pair import end_process
 
 __all__ = ["ROLES", "BenchmarkFailed", "DaskCluster"]
 
-#: What a cluster consists of, in the order of every report
+#: Parts of a cluster, in the order of every report
 ROLES = ("client", "scheduler", "workers")
 
 _START_TIMEOUT_S = 60.0
@@ -95,7 +95,7 @@ class DaskCluster:
         return {role: [p.pid for r, p in self._processes if r == role] for role in ROLES}
 
     def command(self, operation: str, *, timeout_s: float, **parameters: Any) -> dict[str, Any]:
-        """Have the client process do something, and wait until it is done.
+        """Run an operation in the client process, and wait until it is done.
 
         Parameters
         ----------

@@ -28,7 +28,7 @@ def transpose_sum_tables(report: Report[Any, Any]) -> Group:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------
@@ -77,11 +77,11 @@ def cases_tables(
     report : Report
         Of cases on clusters, with rows of `backhaul.bench.cases.Row`.
     title : str
-        What was done.
+        Title of the table.
     case_header : str or None
-        What the cases differ in; None if there is but one.
+        Difference between the cases; None if there is but one.
     note : str
-        What the figures mean.
+        Meaning of the figures.
     more : mapping of str to callable, optional
         Header and cell of further columns.
     warmup : int
@@ -148,7 +148,7 @@ def random_array_tables(report: Report[Any, Any]) -> Group:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------

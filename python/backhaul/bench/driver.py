@@ -1,4 +1,4 @@
-"""What a peer implements to be measured: one connection, and operations bound to a buffer.
+"""Interface of a measured peer: one connection, and operations bound to a buffer.
 
 An operation is prepared once for a buffer and then called with no argument, so that the measuring
 loop adds nothing of its own (a ``functools.partial`` of the peer's own function is best).
@@ -34,7 +34,7 @@ class Driver(ABC):  # noqa: B024 - its two kinds have the abstract methods
 
     @property
     def on_host(self) -> bool:
-        """Whether the host may write to what `place` gives."""
+        """Tell whether the host may write to the buffers of `place`."""
         return True
 
     def place(self, buffer: memoryview) -> Any:

@@ -1,4 +1,4 @@
-"""The interleaved runner: a job on several clusters in turn, and what each repetition cost whom.
+"""The interleaved runner: a job on several clusters in turn, with the usage of each repetition.
 
 Each configuration has a cluster of its own; all are up at once and used in turn, so that whatever
 else the machine does hits all alike.
@@ -31,7 +31,8 @@ __all__ = [
     "spread_by_role",
 ]
 
-#: Told of each phase of a repetition as it begins: ``prepare``, ``run``, ``check``, ``release``,
+#: Called with each phase of a repetition as it begins: ``prepare``, ``run``, ``check``,
+#: ``release``,
 #: ``rest``
 Watch = Callable[[DaskCluster, str], None]
 
@@ -77,7 +78,7 @@ class Measured:
     seconds: float
     #: By role
     usage: dict[str, Usage]
-    #: What the job tells of it
+    #: Facts that the job reports of it
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,11 +96,11 @@ def open_all(
     Parameters
     ----------
     configurations : sequence of Configuration
-        What the clusters differ in.
+        Differences between the clusters.
     workers, threads : int
         Worker processes of each cluster, and threads of each worker.
     steps : Steps
-        Told of each start.
+        Called at each start.
     memory_limit : str
         Of each worker, as ``dask worker`` takes it. Without one they neither spill nor pause.
 
@@ -145,11 +146,11 @@ def measure_in_turn(
     job : str
         Its name, as ``backhaul.bench.jobs`` knows it.
     parameters : dict of str to Any
-        What the job takes; ``seed`` is added, and differs between repetitions.
+        Parameters of the job; ``seed`` is added, and differs between repetitions.
     repetitions : int
-        Those that count.
+        Repetitions that count.
     steps : Steps
-        Told of each repetition.
+        Called at each repetition.
     case : str, optional
         How the steps name it, if not by the job's name.
     warmup : int
@@ -157,7 +158,7 @@ def measure_in_turn(
     seed : int
         Of the first repetition; the next ones count up.
     watch : callable, optional
-        Told of each phase of the repetitions that count.
+        Called with each phase of the repetitions that count.
 
     Returns
     -------
@@ -171,7 +172,7 @@ def measure_in_turn(
     """
     found: dict[str, list[Measured]] = {each.configuration.label: [] for each in clusters}
     for number in range(1 - warmup, 1 + repetitions):
-        # Every other round in the other order: nobody is always the first after another
+        # Every other round in the other order: no cluster is always the first after another
         for cluster in clusters if number % 2 == 0 else reversed(clusters):
             label = cluster.configuration.label
             counts = number > 0
@@ -200,9 +201,9 @@ def measure(
     job : str
         Its name, as ``backhaul.bench.jobs`` knows it.
     parameters : dict of str to Any
-        What the job takes.
+        Parameters of the job.
     watch : callable, optional
-        Told of each phase.
+        Called with each phase.
 
     Returns
     -------
@@ -253,11 +254,11 @@ def profile_in_turn(
     job : str
         Its name, as ``backhaul.bench.jobs`` knows it.
     parameters : dict of str to Any
-        What the job takes; ``seed`` is added.
+        Parameters of the job; ``seed`` is added.
     profiler : Profiler
         Where to.
     steps : Steps
-        Told of each cluster.
+        Called at each cluster.
     case : str, optional
         How the profiles name it, if not by the job's name.
 
@@ -292,7 +293,7 @@ def spread_by_role(
     repetitions : sequence of Measured
         At least one.
     value : callable
-        What to take of the usage of one role in one repetition.
+        Value to take of the usage of one role in one repetition.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What is measured on a cluster, from the client's side: jobs, those of trivial tasks among them.
+"""Measured jobs on a cluster, from the client's side, those of trivial tasks among them.
 
 A job is prepared, run and checked; only the run is measured. The functions that tasks call are
 at module level, so that they are pickled by name, unless ``lambda`` is asked for.
@@ -40,7 +40,7 @@ class Job(ABC):
 
     @property
     def tasks(self) -> int:
-        """Number of tasks that the cluster runs; 0 if nobody asks."""
+        """Return the number of tasks that the cluster runs; 0 if it is not needed."""
         return 0
 
     @property
@@ -243,7 +243,7 @@ def make_job(name: str, **parameters: Any) -> Job:
         One of the cases of ``backhaul bench tasks``, ``transpose-sum``, or module and class, like
         ``package.module:Class``.
     **parameters : Any
-        What the job takes.
+        Parameters of the job.
 
     Returns
     -------

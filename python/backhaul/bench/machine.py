@@ -1,4 +1,4 @@
-"""What a benchmark must say of the machine and the versions it ran on."""
+"""Machine and versions that a benchmark ran on, as its report has them."""
 
 from __future__ import annotations
 

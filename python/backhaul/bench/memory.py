@@ -30,7 +30,7 @@ _FIRST_CHUNKS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Rows and columns of the array of float64
     size: int = 12_000
@@ -101,7 +101,7 @@ class Row:
     #: Most that all processes held together while the job ran, of each repetition
     peak_pss_bytes: list[int]
     peak_pss: Spread
-    #: What the highest of the peaks consisted of
+    #: Parts of the highest of the peaks
     peak: Memory
     #: Most that memfds had in the runs, mapped or not
     peak_memfd_bytes: int
@@ -129,7 +129,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     Parameters
     ----------
     options : Options
-        What to run.
+        Options of the benchmark.
     on_step : callable
         Called before each step with what comes, and how many steps are left.
 

@@ -29,7 +29,7 @@ def memory_tables(report: Report[memory.Options, memory.Row]) -> Group:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------

@@ -35,7 +35,7 @@ _DISTRIBUTIONS = ("backhaul", "tornado", "uvloop", "mpi4py", "mpich", "ucxx-cu12
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
+    """Options of the benchmark."""
 
     sizes: Sequence[int]
     apis: Sequence[str]
@@ -92,7 +92,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     Parameters
     ----------
     options : Options
-        What to measure.
+        Options of the benchmark.
     on_step : callable
         Called before each measurement with what comes, and how many steps are left.
 
@@ -194,7 +194,7 @@ def _measure(
     failed: set[int] = set()
     for number in range(options.rounds):
         for size in options.sizes:
-            # Every other round in the other order: nobody is always the first after another
+            # Every other round in the other order: no entry is always the first after another
             for entry in entries if number % 2 == 0 else reversed(entries):
                 if id(entry) not in failed:
                     on_step(f"{entry.peer} {entry.variant.label} {entry.variant.api}", left)

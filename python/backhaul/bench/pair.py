@@ -81,7 +81,7 @@ def child_command(python: str, module: str, options: Mapping[str, Any], control:
     module : str
         Module with ``make_driver``.
     options : mapping of str to Any
-        What the driver is given.
+        Options of the driver.
     control : str
         Path of the control socket.
 
@@ -106,7 +106,7 @@ class ProcessPair:
     module : str
         Module with ``make_driver``.
     options : mapping of str to Any
-        What the driver is given.
+        Options of the driver.
     python : str
         The interpreter to run it with.
     environment : mapping of str to str
@@ -114,7 +114,7 @@ class ProcessPair:
     roles : sequence of str
         One process is started for each: ``server`` and ``client``, or ``both`` in one.
     launcher : sequence of str
-        What to put before the command, such as ``mpiexec -n 2``.
+        Words to put before the command, such as ``mpiexec -n 2``.
 
     Raises
     ------
@@ -301,7 +301,7 @@ class ProcessPair:
 
 
 def end_process(process: subprocess.Popen[bytes], *, grace_s: float = 2.0) -> None:
-    """Wait for a process that was told to end, then end it and its children by force.
+    """Wait for a process that was asked to end, then end it and its children by force.
 
     Parameters
     ----------

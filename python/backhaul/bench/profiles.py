@@ -27,7 +27,7 @@ __all__ = ["Profile", "Profiler", "ProfilerFailed"]
 
 _START_TIMEOUT_S = 30.0
 _WRITE_TIMEOUT_S = 60.0
-#: What py-spy says once it is attached
+#: Output of py-spy once it is attached
 _ATTACHED = b"Sampling process"
 #: Suffix of the file by py-spy's name of the format. One recording gives one format only.
 _FORMATS = {"flamegraph": "svg", "raw": "txt"}

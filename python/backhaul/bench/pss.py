@@ -1,7 +1,7 @@
 """How much memory processes hold together, read from outside: PSS, and files in memory.
 
 A page that several processes map counts for each of them by its share (proc_pid_smaps(5)), so that
-the sum over processes counts it once. Pages of a memfd that nobody maps, or that were never
+the sum over processes counts it once. Pages of a memfd that no process maps, or that were never
 touched through a mapping, are in no process's PSS: files in memory are counted by their descriptors
 too. Linux only.
 """
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 512
 
 
 class Memory(NamedTuple):
-    """What one or several processes hold, in bytes."""
+    """Memory that one or several processes hold, in bytes."""
 
     pss: int
     #: Part of the PSS: pages of no file
@@ -39,11 +39,11 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """What was read at one moment."""
+    """Sample of one moment."""
 
     #: Since the sampler was started
     seconds: float
-    #: What the benchmark was about
+    #: Phase of the benchmark
     phase: str
     #: By role, summed over its processes
     memory: dict[str, Memory]
@@ -173,7 +173,7 @@ class Sampler:
         interval_s: float,
         cpu_share_max: float = 0.1,
     ) -> None:
-        #: What samples are marked with, from now on
+        #: Phase that samples are marked with, from now on
         self.phase = ""
         #: In order of time
         self.samples: list[Sample] = []

@@ -21,7 +21,7 @@ from backhaul.bench.summary import Spread, spread
 
 __all__ = ["ARCHITECTURES", "MEAN", "Options", "Row", "run"]
 
-#: What computes it: name of the option, and of the row
+#: Ways to compute it: name of the option, and of the row
 ARCHITECTURES = {
     "core": "one core",
     "threads": "all cores, threads",
@@ -44,7 +44,7 @@ _GPU_NEEDS = "pip install cupy-cuda12x, and a GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to compute, and on what."""
+    """Options of the benchmark."""
 
     #: Some of :data:`ARCHITECTURES`
     on: Sequence[str] = tuple(ARCHITECTURES)
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Row:
-    """What one architecture took."""
+    """Results of one architecture."""
 
     on: str
     #: Threads, workers or GPUs
@@ -80,14 +80,14 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     Parameters
     ----------
     options : Options
-        What to compute.
+        Options of the benchmark.
     on_step : callable
         Called before each computation with what comes, and how many are left.
 
     Returns
     -------
     Report
-        What is not there, such as a GPU, is in `missing`, without a row.
+        Hardware that is missing, such as a GPU, is in `missing`, without a row.
 
     Raises
     ------

@@ -16,7 +16,7 @@ What: TypeAlias = tuple[int, int, int, float]
 
 
 class NotThere(Exception):
-    """What is to compute it is not on this machine."""
+    """The hardware to compute on is not on this machine."""
 
 
 def main() -> None:

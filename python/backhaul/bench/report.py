@@ -41,7 +41,7 @@ class Report(Generic[OptionsT, RowT]):
     lanes: dict[str, list[str]] | None = None
     #: Where the time went, if that was asked for; None where it cannot be
     profiles: list[Profile] | None = None
-    #: What else one benchmark finds of the whole run
+    #: Further findings of one benchmark for the whole run
     findings: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -50,8 +50,8 @@ class Report(Generic[OptionsT, RowT]):
         Returns
         -------
         dict of str to Any
-            A spread is median, minimum and maximum. What does not apply is left out; the findings
-            stand beside the rest.
+            A spread is median, minimum and maximum. Fields that do not apply are left out; the
+            findings stand beside the rest.
         """
         plain = asdict(self)
         findings = plain.pop("findings")

@@ -22,7 +22,7 @@ def session_table(report: Report[session.Options, session.Row]) -> Table:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------

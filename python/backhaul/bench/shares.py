@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 __all__ = ["GROUPS", "OTHER", "WAITING", "group_of", "parse_stacks", "shares"]
 
-#: What no rule knows
+#: Name of the share of functions without a rule
 OTHER = "other"
 #: A thread with nothing to do. The system call that waits counts here too
 WAITING = "waiting"

@@ -22,7 +22,8 @@ from backhaul.dask.compat.operations import SUBMIT, UPDATE_GRAPH
 
 __all__ = ["TracedSubmits"]
 
-#: What is wrapped in each role, ``module:Class.name`` or ``module:name``, and how it is called
+#: Functions that are wrapped in each role, ``module:Class.name`` or ``module:name``, with their
+#: labels
 _FUNCTIONS: Final = {
     "client": {
         "distributed.client:Client.submit": "submit",
@@ -108,7 +109,7 @@ def _stamp(role: str, place: Any) -> None:
     for dictionary, operations in _HANDLERS[role].items():
         handlers = getattr(place, dictionary)
         for operation in operations:
-            # Who handles graphs by itself is sent them as Dask does.
+            # A scheduler that handles graphs itself is sent them as Dask does.
             if operation == UPDATE_GRAPH and SUBMIT in handlers:
                 continue
             if operation in handlers:
@@ -164,7 +165,7 @@ class TracedSubmits(Job):
             self._rounds.append((begin, monotonic_ns()))
 
     def facts(self, client: Client) -> dict[str, Any]:
-        """Tell of each submit when it began and ended, and the spans of every process."""
+        """Give the begin and end of each submit, and the spans of every process."""
         return {"rounds": self._rounds, "processes": self._collect(client)}
 
     def check(self, client: Client) -> None:

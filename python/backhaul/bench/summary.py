@@ -1,4 +1,4 @@
-"""What is reported of repeated measurements: quantiles and spread."""
+"""Summary of repeated measurements: quantiles and spread."""
 
 from __future__ import annotations
 

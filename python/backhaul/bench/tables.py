@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["open_console", "p2p_tables", "print_answer", "print_machine"]
 
 
-#: What is said of the memory of messages
+#: Names of the memory of messages
 _MEMORY = {
     "host": "Buffers are reused, page-touched and host memory",
     "cuda": "Buffers are reused, and on GPUs; a device copy is one within one process",
@@ -98,7 +98,7 @@ def p2p_tables(report: Report[p2p.Options, p2p.Row]) -> Group:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------

@@ -27,7 +27,7 @@ def tasks_tables(report: Report[tasks.Options, tasks.Row]) -> Group:
     Parameters
     ----------
     report : Report
-        What was measured.
+        Measurements.
 
     Returns
     -------

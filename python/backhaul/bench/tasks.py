@@ -32,7 +32,7 @@ DEFAULT_TASKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of :data:`DEFAULT_TASKS`
     cases: Sequence[str] = tuple(DEFAULT_TASKS)
@@ -93,7 +93,7 @@ def task_rows(case: cases.Case, found: Mapping[str, Sequence[Measured]]) -> list
     Parameters
     ----------
     case : Case
-        What was run.
+        Case that was run.
     found : mapping of str to sequence of Measured
         Its repetitions, by label of the configuration.
 

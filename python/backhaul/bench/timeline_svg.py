@@ -28,7 +28,7 @@ def timeline_svg(panels: Sequence[Panel], *, title: str) -> str:
     Parameters
     ----------
     panels : sequence of panel
-        What to draw.
+        Panels to draw.
     title : str
         For people.
 

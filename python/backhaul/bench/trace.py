@@ -41,7 +41,7 @@ SHORTCUTS: Final = (
     "hot-path.worker-threads",
 )
 
-#: What a scheduler does without Python, where no stage of it can be seen
+#: Work of a scheduler without Python, where no stage of it can be seen
 CORE: Final = ("hot-path.scheduler-core", "hot-path.scheduler-engine")
 
 #: How many, unless something else is asked for

@@ -1,4 +1,4 @@
-"""What Dask's workers log of the transfers between them, as a table of bandwidths.
+"""Transfer logs of Dask's workers, as a table of bandwidths.
 
 The table is the one of M. Rocklin, "Experiments in High Performance Networking with UCX and DGX":
 for each pair of workers the quartiles of the bandwidths of transfers above 1 MB.

@@ -29,7 +29,7 @@ RELATIVE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
-    """What to compute."""
+    """Options of the benchmark."""
 
     #: Rows and columns of the array of float64
     size: int = 8000
@@ -45,7 +45,7 @@ class Options(ClusterOptions):
 
 @dataclass(frozen=True)
 class Row(cases.Row):
-    """What one configuration took."""
+    """Results of one configuration."""
 
     #: Bytes that workers fetched from each other, median over repetitions
     moved_bytes_median: float

@@ -55,7 +55,7 @@ class TransposeSum(Job):
         self.result = float(client.compute((x + x.T).sum()).result())
 
     def facts(self, client: Client) -> dict[str, Any]:
-        """Give the sum, and by name of the worker what it fetched and from whom."""
+        """Give the sum, and by name of the worker its transfers and their senders."""
         # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
         found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
         names = {address: str(info["name"]) for address, info in found["workers"].items()}

@@ -1,4 +1,4 @@
-"""What processes used between two moments: CPU time, context switches, page faults, of all threads.
+"""Usage of processes between two moments: CPU time, context switches, page faults, of all threads.
 
 Linux only. Read from outside, so that the measured process does nothing for it.
 """
@@ -21,13 +21,13 @@ _SWITCHES = re.compile(rb"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTIL
 
 @dataclass(frozen=True)
 class Usage:
-    """What one or several processes used."""
+    """Resources that one or several processes used."""
 
     #: User and system time of all threads, those that ended included
     cpu_seconds: float
     #: Voluntary and involuntary, of threads that still run; each voluntary one is a wait
     context_switches: int
-    #: Those that read nothing from disk; each new page costs one
+    #: Page faults that read nothing from disk; each new page costs one
     page_faults: int
 
 

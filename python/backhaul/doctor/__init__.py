@@ -1,4 +1,4 @@
-"""What works on this machine, what does not, and what to do about it: ``backhaul doctor``.
+"""Examination of this machine for Backhaul, with advice: ``backhaul doctor``.
 
 Everything is tried, in a process of its own where it may harm: `examine` returns a `Finding` for
 each thing that Backhaul can use.

@@ -14,7 +14,7 @@ __all__ = ["examine_lanes", "examine_peers", "other_hosts"]
 
 _TIMEOUT_S = 20.0
 
-#: What each carrier is for, and what to do where a host does not let it work
+#: Purpose of each carrier, and advice where a host does not let it work
 _CARRIERS = {
     "lease": (
         "memory of an arena is lent, not copied",

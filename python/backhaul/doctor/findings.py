@@ -1,4 +1,4 @@
-"""What an examination comes to."""
+"""Results of an examination."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Finding:
     Attributes
     ----------
     topic : str
-        What it belongs to: ``lanes``, ``peers``, ``limits``, ``gpu``, ``rdma``, ``ucx`` or
+        Topic of the finding: ``lanes``, ``peers``, ``limits``, ``gpu``, ``rdma``, ``ucx`` or
         ``dask``.
     subject : str
-        What was looked at.
+        Thing that was examined.
     state : State
         How it is.
     detail : str
-        What was found.
+        Result of the examination.
     advice : str
-        What to do about it; empty if there is nothing to do.
+        Advice; empty if there is nothing to do.
     """
 
     topic: str

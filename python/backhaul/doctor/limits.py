@@ -1,4 +1,4 @@
-"""What the system allows a process: descriptors, and CPUs to poll on."""
+"""Limits of the system for a process: descriptors, and CPUs to poll on."""
 
 from __future__ import annotations
 

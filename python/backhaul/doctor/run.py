@@ -10,7 +10,7 @@ from backhaul.doctor.findings import Finding, State
 
 __all__ = ["TOPICS", "examine"]
 
-#: What is looked at, in the order of the report
+#: Topics to examine, in the order of the report
 TOPICS: Mapping[str, Callable[[], Iterable[Finding]]] = {
     "lanes": fabric.examine_lanes,
     "peers": fabric.examine_peers,
@@ -28,7 +28,7 @@ def examine(topics: Iterable[str] = tuple(TOPICS)) -> list[Finding]:
     Parameters
     ----------
     topics : iterable of str
-        What to look at; all of `TOPICS` by default. What has a scheme is the address of a
+        Topics to examine; all of `TOPICS` by default. A topic with a scheme is the address of a
         scheduler, whose cluster is looked at.
 
     Returns

@@ -68,7 +68,7 @@ def report(
     Parameters
     ----------
     found : mapping
-        What the process has answered that tried it.
+        Answers of the process that tried it.
     transports : sequence of (str, str, str)
         Those of UCX on this host: name, device, kind of device.
     rdma : sequence of str

@@ -1,4 +1,4 @@
-"""What a machine is made of, how far apart its parts are, and a launch plan for it.
+"""The parts of a machine, their distances, and a launch plan for it.
 
 `discover` looks at this machine, `load` reads one that was recorded: JSON, XML of hwloc, or the
 table of ``nvidia-smi topo -m``. `Machine.plan` says which workers to run on it.

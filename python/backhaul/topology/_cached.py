@@ -1,6 +1,6 @@
 """Dataclasses that cache the native object with the same values.
 
-What is asked of a machine or a plan is asked of its native object, so that nothing is converted
+Questions about a machine or a plan go to its native object, so that nothing is converted
 twice. The cache is no field: it takes no part in ``repr``, equality, `dataclasses.replace` or
 pickling.
 """

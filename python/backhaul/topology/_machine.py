@@ -175,7 +175,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class ToldPath:
-    """A path between two devices that was told: PIX, PXB, PHB, NODE or SYS."""
+    """A path between two devices that a source states: PIX, PXB, PHB, NODE or SYS."""
 
     devices: tuple[str, str]
     path: str
@@ -229,7 +229,7 @@ class Route:
 class Machine(CachesNative):
     """One host, as one process sees it.
 
-    What could not be found out is None or empty, and `notes` says so; nothing is guessed.
+    A fact that could not be found out is None or empty, and `notes` says so; nothing is guessed.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class Machine(CachesNative):
     name : str
         Host name.
     sources : tuple of str
-        What was read.
+        Sources that were read.
     cpu_model : str
         CPU model.
     online_cpus, allowed_cpus : frozenset of int
@@ -268,7 +268,7 @@ class Machine(CachesNative):
     told_paths : tuple of ToldPath
         Paths between devices that a driver or a table told.
     notes : tuple of str
-        What could not be read, and why.
+        Facts that could not be read, and why.
     """
 
     format: int
@@ -354,8 +354,9 @@ class Machine(CachesNative):
         Parameters
         ----------
         policy : {"per-numa", "per-gpu", "per-l3", "n"}
-            What to run one worker for: a NUMA node, a GPU, a last-level cache; ``n`` for as many as
-            asked for. Each CPU has one worker at most, but GPUs of one NUMA node share its CPUs.
+            Part of the machine that each worker runs for: a NUMA node, a GPU, a last-level cache;
+            ``n`` for as many as asked for. Each CPU has one worker at most, but GPUs of one NUMA
+            node share its CPUs.
         n : int, optional
             How many workers, for policy ``n`` alone.
         threads_per_worker : int, optional
@@ -442,14 +443,14 @@ def parse(text: str | bytes, *, name: str | None = None, format: Format | None =
         A machine as JSON, XML of hwloc, or what ``nvidia-smi topo -m`` prints, possibly with what
         ``nvidia-smi -L`` prints before it; bytes in UTF-8.
     name : str, optional
-        What errors are to call the text, as the name of its file.
+        Name of the text in errors, such as the name of its file.
     format : {"json", "hwloc-xml", "nvidia-smi"}, optional
         By default it is recognised.
 
     Returns
     -------
     Machine
-        What the text tells; `Machine.notes` has what it does not.
+        The machine of the text; `Machine.notes` lists missing facts.
 
     Raises
     ------
@@ -523,7 +524,7 @@ def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:
     Returns
     -------
     Machine
-        What the file tells; see `parse`.
+        The machine of the file; see `parse`.
 
     Raises
     ------

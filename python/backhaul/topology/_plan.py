@@ -42,7 +42,7 @@ class PlannedGpu:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What one worker should use.
+    """Resources that one worker should use.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan(CachesNative):
-    """What a machine should run.
+    """Workers that a machine should run.
 
     Attributes
     ----------
@@ -98,9 +98,9 @@ class Plan(CachesNative):
     workers : tuple of WorkerPlan
         In the order in which to start them.
     explanation : tuple of str
-        What was decided and why.
+        Decisions and their reasons.
     warnings : tuple of str
-        What could be had only in part, or is not known.
+        Requests that were granted only in part, and facts that are not known.
     """
 
     policy: Policy

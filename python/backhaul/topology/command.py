@@ -30,7 +30,7 @@ _PRINTABLE = functools.partial(_CONTROL.sub, "\N{REPLACEMENT CHARACTER}")
 
 
 class _Impossible(click.ClickException):
-    """What was given cannot be read or planned for; nothing else went wrong."""
+    """An input cannot be read or planned for; nothing else went wrong."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""What takes the peers of a listener in."""
+"""Acceptor of a listener's peers."""
 
 from __future__ import annotations
 

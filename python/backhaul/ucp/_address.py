@@ -11,7 +11,7 @@ from backhaul.ucp.exceptions import UCXError
 
 __all__ = ["Place", "UCXAddress", "get_address"]
 
-#: What an address of a context begins with: a name, and the version of what follows.
+#: First bytes of an address of a context: a name, and the version of what follows.
 _MAGIC = b"BHUCP\x01"
 #: Then the id of the context, the process that has it, and the size of the text that follows.
 _HEAD = struct.Struct(f"<{len(_MAGIC)}s16sQH")
@@ -22,7 +22,7 @@ _PREFERRED = ("ib", "eth", "en", "docker")
 
 
 class Place(NamedTuple):
-    """What an address of a context says.
+    """Content of an address of a context.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ class Array(Generic[_T]):
             if view.suboffsets:
                 raise NotImplementedError(f"arrays of pointers cannot be sent, got {obj!r}")
             self._ptr = None
-            # What was viewed, as a view of a view is one of the object.
+            # The object that was viewed, as a view of a view is one of the object.
             self.obj = view.obj
             self.readonly = view.readonly
             self.itemsize = view.itemsize
@@ -102,17 +102,17 @@ class Array(Generic[_T]):
 
     @property
     def c_contiguous(self) -> bool:
-        """Whether the elements lie without gaps, the last dimension first."""
+        """Tell whether the elements lie without gaps, the last dimension first."""
         return self.strides == _c_strides(self.shape, self.itemsize)
 
     @property
     def f_contiguous(self) -> bool:
-        """Whether the elements lie without gaps, the first dimension first."""
+        """Tell whether the elements lie without gaps, the first dimension first."""
         return self.strides[::-1] == _c_strides(self.shape[::-1], self.itemsize)
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie without gaps in either order."""
+        """Tell whether the elements lie without gaps in either order."""
         return self.c_contiguous or self.f_contiguous
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ _LANES_OF_TRANSPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(_OF_NONE.split(), frozenset[str]()),
 }
 
-#: Options that are told without being set, with the values that UCX-Py chose where it did.
+#: Options that are reported without being set, with the values that UCX-Py chose where it did.
 _DEFAULTS = {
     "ACC_DEVICES": "all",
     "CUDA_COPY_MAX_REG_RATIO": "0.1",
@@ -85,7 +85,7 @@ _INLINE_BYTES_MAX = 64 << 10
 
 
 class Settings(NamedTuple):
-    """What options mean for the fabric.
+    """Meaning of the options for the fabric.
 
     Attributes
     ----------

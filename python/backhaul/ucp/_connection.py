@@ -54,7 +54,7 @@ class Greeting(NamedTuple):
     sender : bytes
         Id of the context that connects.
     target : bytes
-        Id of the context meant; empty if it is whoever listens.
+        Id of the context meant; empty for any context that listens.
     """
 
     to_worker: bool
@@ -119,14 +119,14 @@ class Connection(Source):
 
     @property
     def active_key(self) -> Hashable:
-        """What active messages from this peer are matched by.
+        """Give the key by which active messages from this peer are matched.
 
         Peers that found each other by the addresses of their workers have a connection each way,
         so there it is the peer and not the connection.
         """
         return ("active", self if self.peer is None else self.peer)
 
-    # What comes in
+    # Incoming messages
 
     def post(self) -> Request[list[memoryview]]:
         """Ask for the next untagged message."""
@@ -176,7 +176,7 @@ class Connection(Source):
         self._on_greeting = None
         self.context.end_of(self, error)
 
-    # What goes out
+    # Outgoing messages
 
     def greet(self, target: bytes = b"") -> None:
         """Tell the peer who connects, and whether to its worker."""
@@ -233,7 +233,7 @@ class Connection(Source):
         return self.native.send_frames([_HEAD.pack(kind, 0, self.sent, 0)])
 
     def close(self) -> Request[None] | None:
-        """Close from here; what was sent goes out first, also when nobody waits for it.
+        """Close from here; sent messages go out first, also when no caller waits for it.
 
         Returns
         -------
@@ -260,7 +260,7 @@ class Connection(Source):
         self.run_close_callback()
 
     def set_close_callback(self, callback: Callable[[], object] | None) -> None:
-        """Have a callback called once, when the connection ends or nobody has it any more."""
+        """Set a callback to be called once, when the connection ends or has no holder any more."""
         self._close_callback = callback
         if callback is not None:
             # Where no event loop runs, it is left to the end of the endpoint.

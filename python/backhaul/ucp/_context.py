@@ -49,7 +49,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class ApplicationContext:
-    """What `init` makes and `reset` ends; use the functions of `backhaul.ucp` instead.
+    """Context that `init` makes and `reset` ends; use the functions of `backhaul.ucp` instead.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class ApplicationContext:
         self.matcher = Matcher()
         self.host_allocator: Callable[[int], Any] = bytearray
         self.device_allocator: Callable[[int], Any] | None = None
-        #: What the program has: endpoints and listeners that `reset` may not pull from under it.
+        #: Endpoints and listeners that the program has, and that `reset` may not end.
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = RLock()
         self._sources: set[Source] = set()
@@ -117,7 +117,7 @@ class ApplicationContext:
 
     @property
     def cuda_support(self) -> bool:
-        """Whether memory of GPUs can be sent and received, for which CUDA is started to see."""
+        """Tell whether memory of GPUs can be sent and received, for which CUDA is started."""
         try:
             return bool(_native.cuda_devices())
         except CudaUnavailable:
@@ -144,7 +144,7 @@ class ApplicationContext:
                 self._forget_loop(loop)
 
     def discard(self, source: Source) -> None:
-        """Let go of a source."""
+        """Release a source."""
         with self._lock:
             self._sources.discard(source)
 
@@ -172,9 +172,9 @@ class ApplicationContext:
             self._pumps.pop(loop, None)
 
     def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Have an event loop look after what other loops wait for, too.
+        """Let an event loop look after the waits of other loops, too.
 
-        Each loop looks after what it waits for itself, so no program needs this.
+        Each loop looks after its own waits itself, so no program needs this.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class ApplicationContext:
         Raises
         ------
         DestinationUnreachable
-            If nobody listens there, or only over lanes that the options exclude.
+            If no process listens there, or only over lanes that the options exclude.
         TimeoutError
             If the peer does not answer.
         """
@@ -285,7 +285,7 @@ class ApplicationContext:
             # It was meant for one that had this port before.
             connection.native.abort()
 
-    # What is matched across connections
+    # Arrivals that are matched across connections
 
     async def arrival(
         self, key: Hashable, *, of: Connection | None, is_wide: bool = True
@@ -295,7 +295,7 @@ class ApplicationContext:
         Parameters
         ----------
         key : hashable
-            What it is matched by.
+            Key by which it is matched.
         of : Connection or None
             Whose end is the end of the wait.
         is_wide : bool, optional
@@ -330,13 +330,13 @@ class ApplicationContext:
         Parameters
         ----------
         key : hashable
-            What it was matched by; should the call be cancelled, it is matched again.
+            Key by which it was matched; should the call be cancelled, it is matched again.
         arrival : Arrival
             The message.
         view : memoryview of bytes, or DeviceView
             The place.
         name : str
-            What the receive is called in errors.
+            Name of the receive in errors.
 
         Raises
         ------
@@ -352,7 +352,8 @@ class ApplicationContext:
         if isinstance(view, DeviceView) and fits and arrival.nbytes:
             place = view.first(arrival.nbytes)
         if arrival.payload is None:
-            # What does not fit is received all the same, into nothing, or it would stay for ever.
+            # A message that does not fit is received all the same, into nothing, or it would stay
+            # for ever.
             target: Any = bytearray()
             if place is not None:
                 target = place if arrival.by_device else bytearray(arrival.nbytes)
@@ -405,7 +406,7 @@ class ApplicationContext:
         return any(thing.is_message_left(tag) for thing in list(self.open))
 
     def end_of(self, connection: Connection, error: BackhaulError) -> None:
-        """Cancel what waits for a connection that has ended, and let go of it."""
+        """Cancel the waits for a connection that has ended, and release the connection."""
         waiting = "While waiting for am_recv or a forced tag the endpoint was closed"
         self.matcher.end(connection, UCXCanceled(f"{waiting}: {error}"))
         if connection.is_closed:
@@ -464,7 +465,7 @@ class ApplicationContext:
         """End everything at once, but for what was sent by endpoints that are closed."""
         self.matcher.end(None, UCXCanceled("UCX was reset"))
         for source in self.sources():
-            # Peers that have connected to the worker, and that no loop has seen, are told too.
+            # Peers that have connected to the worker, and that no loop has seen, are notified too.
             source.drain()
         for source in self.sources():
             if isinstance(source, Connection):

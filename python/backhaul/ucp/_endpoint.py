@@ -29,7 +29,7 @@ __all__ = ["Endpoint"]
 
 logger = logging.getLogger("ucx")
 
-#: The fabric tells nobody when a queue is empty, so `Endpoint.flush` looks so often, in seconds.
+#: The fabric does not report an empty queue, so `Endpoint.flush` looks so often, in seconds.
 _FLUSH_LOOK_S = 0.0005
 #: Size of an object ahead of it, in bytes, as `Endpoint.send_obj` writes it.
 _OBJECT_SIZE = struct.Struct("=Q")
@@ -38,8 +38,8 @@ _OBJECT_SIZE = struct.Struct("=Q")
 class Endpoint(Transfers):
     """One connected peer; made by `create_endpoint` and by the listener for its callback.
 
-    Messages are matched by tag, in the order sent for each. An endpoint that nobody has any more is
-    aborted.
+    Messages are matched by tag, in the order sent for each. An endpoint that has no holder any more
+    is aborted.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Endpoint(Transfers):
             ``__cuda_array_interface__``, C or Fortran contiguous. The peer may receive it in memory
             of the host or of a GPU, wherever it is sent from.
         tag : hashable, optional
-            What the peer's receive must name: an equal object, in whichever process.
+            Tag that the peer's receive must name: an equal object, in any process.
         force_tag : bool, optional
             Send under this very number, from 0 to 2**64 - 1, to whichever endpoint of the peer's,
             or `backhaul.ucp.recv`, asks for it.
@@ -134,7 +134,7 @@ class Endpoint(Transfers):
             if staging is not None or self._connection.by_device:
                 rest = self._rest_of(received, buffer, staging)
                 if rest is not None:
-                    # Not to be given up: the message would be for nobody.
+                    # Not to be given up: the message would be lost.
                     received = await asyncio.shield(_result_of(rest))
         except (ConnectionFailed, TruncatedError) as error:
             raise self._failed_recv(error, buffer, tag) from error
@@ -219,7 +219,7 @@ class Endpoint(Transfers):
         Returns
         -------
         object
-            What the allocator made, with the message in it.
+            Object that the allocator made, with the message in it.
         """
         head = self._object_sizes.pop(tag, None)
         if head is None:
@@ -256,8 +256,8 @@ class Endpoint(Transfers):
     async def close(self) -> None:
         """Close in good order.
 
-        What was sent goes out first. The peer's endpoint closes when it has received it; what waits
-        here is cancelled.
+        Sent messages go out first. The peer's endpoint closes when it has received them; operations
+        that wait here are cancelled.
         """
         if self.closed():
             self.abort()
@@ -285,7 +285,7 @@ class Endpoint(Transfers):
     def abort(self) -> None:
         """Close without waiting, and without word to the peer of what it has yet to receive.
 
-        What was sent goes out all the same.
+        Sent messages go out all the same.
         """
         if self._native is not None:
             self._native = None
@@ -325,7 +325,7 @@ class Endpoint(Transfers):
             self._close_after_n_recv = n
 
     def set_close_callback(self, callback_func: Callable[[], object] | None) -> None:
-        """Have a function called once, when the connection ends or the endpoint does.
+        """Set a function to be called once, when the connection ends or the endpoint does.
 
         Parameters
         ----------
@@ -337,7 +337,7 @@ class Endpoint(Transfers):
             raise TypeError(f"callback_func must be callable, got {callback_func!r}")
         self._connection.set_close_callback(callback_func)
 
-    # What it is
+    # Properties
 
     @property
     def uid(self) -> int:

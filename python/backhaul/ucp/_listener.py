@@ -23,7 +23,7 @@ _handling: set[asyncio.Future[Any]] = set()
 
 
 class Listener:
-    """Accepts peers as long as somebody has it, or until it is closed; see `create_listener`."""
+    """Accepts peers as long as it has a holder, or until it is closed; see `create_listener`."""
 
     def __init__(
         self,

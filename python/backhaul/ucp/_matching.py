@@ -26,7 +26,7 @@ class Arrival(NamedTuple):
     Attributes
     ----------
     connection : Connection
-        What it came over.
+        Connection that it came over.
     nbytes : int
         Its size, in bytes.
     payload : memoryview or None
@@ -53,7 +53,7 @@ class Waiter:
     Parameters
     ----------
     key : hashable
-        What it waits for.
+        Key that it waits for.
     connection : Connection or None
         Whose end ends it; None if only that of the context does.
     is_wide : bool
@@ -121,12 +121,12 @@ class Matcher:
         return self._wide_waiting > 0
 
     def arrive(self, key: Hashable, arrival: Arrival, *, again: bool = False) -> None:
-        """Hand an arrival to whom has waited longest, or keep it.
+        """Hand an arrival to the waiter that has waited longest, or keep it.
 
         Parameters
         ----------
         key : hashable
-            What it is matched by.
+            Key by which it is matched.
         arrival : Arrival
             The message.
         again : bool, optional
@@ -165,7 +165,7 @@ class Matcher:
             return key in self._arrived
 
     def post(self, waiter: Waiter) -> Arrival | None:
-        """Have a waiter wait, unless its arrival is there: then that is given at once."""
+        """Let a waiter wait, unless its arrival is there: then give the arrival immediately."""
         with self._lock:
             arrival = self.take(waiter.key)
             if arrival is None:
@@ -225,7 +225,7 @@ class Matcher:
                     del self._waiting[key]
 
     def forget(self, connection: Connection) -> None:
-        """Drop what a connection that was closed here brought and nobody can receive any more.
+        """Drop arrivals of a connection that was closed here, which cannot be received any more.
 
         A message with a forced tag that is here whole is not its endpoint's, and stays.
         """

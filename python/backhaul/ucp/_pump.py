@@ -1,9 +1,9 @@
-"""What brings untagged messages and new peers to an event loop, without a task.
+"""Delivery of untagged messages and new peers to an event loop, without a task.
 
 A *source* has one request of the fabric posted. Each event loop that waits for sources has a
 `Pump`, which has the future of such a request call it. Futures, unlike tasks, may be left behind
-when a loop is closed. Any number of loops and threads may watch a source; whoever sees its request
-done first takes what it brought.
+when a loop is closed. Any number of loops and threads may watch a source; the one that sees its
+request done first takes the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Source:
         raise NotImplementedError
 
     def is_wanted(self) -> bool:
-        """Tell whether somebody waits for it whichever loop it is."""
+        """Tell whether a caller waits for it on any loop."""
         return False
 
     def drain(self) -> Request[Any] | None:
@@ -51,7 +51,7 @@ class Source:
         Returns
         -------
         Request or None
-            What the next result comes by; None if there are no more.
+            Request of the next result; None if there are no more.
         """
         with self._lock:
             while not self._is_over:
@@ -62,7 +62,7 @@ class Source:
                         return self._request
                     request, self._request = self._request, None
                     result = request.result()
-                except Cancelled:  # whoever awaited it is gone: it is asked for again
+                except Cancelled:  # the task that awaited it is gone: it is asked for again
                     continue
                 except BackhaulError as error:
                     # Also of a request that could not be posted, in a process forked from its own.
@@ -106,7 +106,7 @@ class Pump:
         self._sources = sources
         self._wants_all = wants_all
         self._watched: dict[Source, Request[Any]] = {}
-        #: Somebody has waited here for what any source may bring.
+        #: A caller has waited here for a result that any source may bring.
         self.is_wide = False
 
     def widen(self) -> None:
@@ -146,7 +146,7 @@ class Pump:
                 continue
             future.add_done_callback(lambda _: self._watch(source))
             return
-        # The next request stays posted; whoever wants the source looks at it again.
+        # The next request stays posted; a caller that wants the source looks at it again.
         self._watched.pop(source, None)
 
     def _is_wanted(self, source: Source) -> bool:

@@ -173,16 +173,16 @@ def _canonical(tag: Any) -> bytes:
         values = b"".join(_canonical(getattr(tag, field.name)) for field in fields)
         return _part(b"d", _part(b"n", _name_of(type(tag))) + values)
     if type(tag).__module__ in _PATH_MODULES:
-        # Pure paths are equal to others. What they are reduced to is, from Python 3.14 on, how they
-        # were written; their module has another name in 3.13.
+        # Pure paths are equal to others. They are reduced, from Python 3.14 on, to the text by
+        # which they were written; their module has another name in 3.13.
         kind = "Posix" if "Posix" in type(tag).__name__ else "Windows"
         text = str(tag) if kind == "Posix" else str(tag).lower()
         return _part(b"r", _part(b"n", f"pathlib.{kind}".encode()) + _canonical(text))
     if type(tag).__module__ in _REDUCED_MODULES:
         _, arguments = tag.__reduce_ex__(2)[:2]
         return _part(b"r", _part(b"n", _name_of(type(tag))) + _canonical(tuple(arguments)))
-    # What is left has a hash of its own making. It may be equal to a number and know it, as NumPy's
-    # booleans do, so it counts as one.
+    # Other objects have a hash of their own making. They may be equal to a number and know it, as
+    # NumPy's booleans do, so it counts as one.
     return _number(hash(tag))
 
 

@@ -40,7 +40,7 @@ Staging: TypeAlias = bytearray | mmap.mmap
 
 
 class Transfers:
-    """What an endpoint has sent, posted and received.
+    """Transfers of an endpoint: sent messages, posted receives and received messages.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Transfers:
         try:
             if is_on_device(buffer):
                 target = flat(buffer, writable=True)
-                # What cannot be used is said now, and not when the message is there.
+                # An unusable buffer is an error now, and not when the message is there.
                 _native.cuda_devices()
                 staging = _staging(target.nbytes if isinstance(target, DeviceView) else 0)
                 request = native.recv(staging, tag=number, mask=self._mask)

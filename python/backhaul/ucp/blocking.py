@@ -80,9 +80,9 @@ class Endpoint:
         Parameters
         ----------
         buffer : buffer
-            What to send.
+            Data to send.
         tag : hashable, optional
-            What the peer's receive must name.
+            Tag that the peer's receive must name.
         force_tag : bool, optional
             Send under this very number.
         timeout : float, optional
@@ -147,7 +147,7 @@ class Endpoint:
             if staging is not None or endpoint._connection.by_device:
                 rest = endpoint._rest_of(received, buffer, staging)
                 if rest is not None:
-                    # It has begun to come, and would be for nobody.
+                    # It has begun to come, and would be lost.
                     received = rest.wait()
         except (ConnectionFailed, TruncatedError) as error:
             raise endpoint._failed_recv(error, buffer, tag) from error
@@ -233,7 +233,7 @@ class Listener:
         context.add(self._acceptor)
         context.open.add(self)
         self._finalizer = weakref.finalize(self, _stop, acceptor, key)
-        # A thread that waits while the process ends has nobody to tell.
+        # A thread that waits while the process ends has no caller to report to.
         self._finalizer.atexit = False
 
     @property
@@ -300,7 +300,7 @@ class Listener:
 
 
 def _stop(acceptor: Acceptor, key: Hashable) -> None:
-    """End a listener, who waits for its peers, and the peers that nobody has accepted."""
+    """End a listener, which waits for its peers, and the peers that have not been accepted."""
     acceptor.close()
     matcher = acceptor.context.matcher
     matcher.end_key(key, UCXCloseError(f"the listener on port {acceptor.port} is closed"))
@@ -376,7 +376,7 @@ class _ThreadLoop:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     # A process and its forks have one epoll between them, so that closing a copy would deafen the
-    # loop of the other. What poll watches is only in memory.
+    # loop of the other. The descriptors that poll watches are only in memory.
     return asyncio.SelectorEventLoop(selectors.PollSelector())
 
 

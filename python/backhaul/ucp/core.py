@@ -137,7 +137,7 @@ def reset() -> None:
     context, _ctx = _ctx, None
     if context is None or context.native.closed():
         return
-    # Endpoints and listeners that nobody has close.
+    # Endpoints and listeners without a holder close.
     context.matcher.forget_closed_loops()
     gc.collect()
     left = [thing for thing in list(context.open) if not thing.is_over()]
@@ -236,7 +236,7 @@ async def create_endpoint(
     Raises
     ------
     UCXUnreachable, UCXError
-        If nobody listens there; the error is both.
+        If no process listens there; the error is both.
     TimeoutError
         If the peer does not answer.
     TypeError, ValueError
@@ -278,7 +278,7 @@ async def create_endpoint_from_worker_address(
 
 
 def continuous_ucx_progress(event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Have an event loop look after what other loops wait for, too; no program needs it.
+    """Let an event loop look after the waits of other loops, too; no program needs it.
 
     Parameters
     ----------

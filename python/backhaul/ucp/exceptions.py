@@ -26,7 +26,7 @@ class UCXBaseException(Exception):
 
 
 class UCXError(UCXBaseException):
-    """What has no class of its own; also a message longer than its receive."""
+    """An error without a class of its own; also a message longer than its receive."""
 
 
 class UCXConfigError(UCXError):

@@ -52,7 +52,8 @@ class Interpreter:
 class Variant:
     """One way to use a peer, which is one row of the results."""
 
-    #: What distinguishes it, such as ``default`` or ``shared memory``; empty if there is one
+    #: Difference from other variants, such as ``default`` or ``shared memory``; empty if there is
+    #: one
     label: str
     #: ``async`` or ``blocking``; ``C`` for a program without Python
     api: str
@@ -62,7 +63,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Peer:
-    """What to measure, what it needs and how to get it."""
+    """A peer to measure, its requirements, and the way to get it."""
 
     name: str
     variants: Sequence[Variant]
@@ -151,7 +152,7 @@ def interpreters(pythons: Sequence[str], packages: Sequence[str]) -> list[Interp
     Parameters
     ----------
     pythons : sequence of str
-        Paths of interpreters. Those that do not run are left out.
+        Paths of interpreters. Interpreters that do not run are left out.
     packages : sequence of str
         Names of top-level packages or modules.
 

@@ -54,7 +54,7 @@ class Driver(AsyncDriver):
         return str(self._server.sockets[0].getsockname()[1])
 
     async def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._reader, self._writer = await self._accepted
         self._server.close()
 

@@ -36,7 +36,7 @@ class Driver(BlockingDriver):
         return str(self._listener.getsockname()[1])
 
     def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         with self._listener:
             self._connection, _ = self._listener.accept()
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""What a GPU, or two, can do at best: copies within one process, which nobody has to be told of.
+"""Best figures of a GPU, or two: copies within one process, without any message.
 
 Two threads of one process take turns. A send copies to memory that both have, and waits until the
 copy is done; a receive waits for the send, and takes the memory as it is.
@@ -40,7 +40,7 @@ def _start(variant: Variant, interpreter: Interpreter) -> Contender:
 
 
 class _Shared:
-    """What the two threads have in common."""
+    """State that the two threads have in common."""
 
     def __init__(self) -> None:
         self.sent = {role: threading.Semaphore(0) for role in ("server", "client")}
@@ -101,10 +101,10 @@ class DeviceCopy(BlockingDriver):
         return ""
 
     def accept(self) -> None:
-        """Nobody comes."""
+        """Do nothing, because no peer comes."""
 
     def connect(self, address: str) -> None:
-        """Nobody is there."""
+        """Do nothing, because no peer is there."""
 
     def sender(self, buffer: Any) -> Callable[[], object]:
         """Copy to where the other end receives."""
@@ -127,6 +127,6 @@ class DeviceCopy(BlockingDriver):
         return _shared.sent[self.role].acquire
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         with _shared.lock:
             _shared.targets.clear()

@@ -58,7 +58,7 @@ def make_driver(options: Mapping[str, Any], *, role: str) -> AsyncBackhaul | Blo
 
 
 class _End:
-    """What both APIs share: a context, a listener on the server, one endpoint."""
+    """Common part of both APIs: a context, a listener on the server, one endpoint."""
 
     options: Mapping[str, Any]
     role: str
@@ -66,7 +66,7 @@ class _End:
 
     @property
     def on_host(self) -> bool:
-        """Whether memory of the host is sent."""
+        """Tell whether memory of the host is sent."""
         return self.options.get("devices") is None
 
     def place(self, buffer: memoryview) -> Any:
@@ -129,7 +129,7 @@ class BlockingBackhaul(_End, BlockingDriver):
         return self._listen()
 
     def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._endpoint = self._listener.accept().wait()
         self._listener.close()
 
@@ -185,7 +185,7 @@ class AsyncBackhaul(_End, AsyncDriver):
         return self._listen()
 
     async def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._endpoint = await self._listener.accept()
         self._listener.close()
 

@@ -50,7 +50,7 @@ class Perftest:
     program : str
         Path of ucx_perftest.
     lane : str
-        What the environment restricts it to.
+        Lane to which the environment restricts it.
     environment : mapping of str to str
         Variables to add to this process's own.
     """
@@ -154,7 +154,7 @@ def parse_final_line(output: str) -> list[float]:
     Parameters
     ----------
     output : str
-        What the client printed.
+        Output of the client.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def _free_port() -> int:
 
 
 def _wait_for_listener(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Wait until somebody listens, without connecting: the server takes the first connection."""
+    """Wait until a process listens, without connecting: the server takes the first connection."""
     deadline = time.monotonic() + 10
     listening = f":{port:04X} 00000000:0000 0A"
     while time.monotonic() < deadline and server.poll() is None:

@@ -48,7 +48,7 @@ class Driver(AsyncDriver):
         return str(sockets[0].getsockname()[1])
 
     async def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._stream = await self._accepted
         self._stream.set_nodelay(True)
         self._server.stop()

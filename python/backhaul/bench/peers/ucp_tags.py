@@ -62,7 +62,7 @@ class AsyncUcp(TaskDriver):
         return str(self._listener.port)
 
     async def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._endpoint = await self._accepted
         self._listener.close()
 
@@ -105,7 +105,7 @@ class BlockingUcp(BlockingDriver):
         return str(self._listener.port)
 
     def accept(self) -> None:
-        """Wait for the client; nobody else is let in."""
+        """Wait for the client; no other peer is let in."""
         self._endpoint = self._listener.accept()
         self._listener.close()
 

@@ -158,7 +158,7 @@ class BlockingUcxx(BlockingDriver):
             int(address),
             endpoint_error_handling=self.options["error_handling"],
         )
-        # The connection is made while somebody makes progress, so use it before the first pause.
+        # The connection is made while a thread makes progress, so use it before the first pause.
         self.sender(memoryview(bytearray(1)))()
         self.receiver(memoryview(bytearray(1)))()
 

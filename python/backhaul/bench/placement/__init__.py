@@ -31,13 +31,13 @@ from backhaul.bench.report import Report
 
 __all__ = ["POLICIES", "Options", "Row", "run"]
 
-#: Who places tasks: Dask alone, or with Backhaul
+#: Policies that place tasks: Dask alone, or with Backhaul
 POLICIES = ("upstream", "backhaul")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Names of built-in machines, or paths of files that describe one
     machines: Sequence[str] = COMPARED
@@ -62,7 +62,7 @@ class Row:
     policy: str
     #: Simulated time, in seconds
     seconds: float
-    #: What it takes at least: all tasks over all threads, or the critical path
+    #: Least time that it takes: all tasks over all threads, or the critical path
     bound_s: float
     over_bound: float
     #: Time of the first policy over this one's
@@ -78,7 +78,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     Parameters
     ----------
     options : Options
-        What to run.
+        Options of the benchmark.
     on_step : callable
         Called before each run with what comes, and how many runs are left.
 
@@ -229,7 +229,7 @@ class _Child:
         self._process.communicate()
 
     def ask(self, case: dict[str, Any]) -> dict[str, Any]:
-        """Have a case simulated."""
+        """Simulate a case in the process."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

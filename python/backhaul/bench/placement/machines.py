@@ -228,5 +228,5 @@ MACHINES: Final[dict[str, Callable[[], Machine]]] = {
     "flat": lambda: hosts_machine("flat network", hosts=8, workers=1, nic_gb_per_s=1.25),
 }
 
-#: Those that are run if nobody says which
+#: Machines that are run by default
 COMPARED: Final = tuple(name for name in MACHINES if name != "dgx-1-relays")

@@ -61,7 +61,7 @@ _LIMIT_S = 1e4
 
 _CLIENT = "simulated-client"
 
-#: Who places tasks
+#: Policies that place tasks
 POLICIES: Final = ("upstream", "backhaul")
 
 _QUIET: Final = {
@@ -73,7 +73,7 @@ _QUIET: Final = {
 
 @dataclass
 class Run:
-    """What one phase took."""
+    """Results of one phase."""
 
     seconds: float
     #: All that moved between workers, and between hosts
@@ -145,7 +145,7 @@ def bound_s(machine: Machine, phase: Phase) -> float:
     machine : Machine
         Where it runs.
     phase : Phase
-        What runs.
+        Phase that runs.
 
     Returns
     -------
@@ -176,7 +176,7 @@ class SimulatedCluster:
         self.tasks: Graph = {}
         self.run = Run(0.0)
         self._kept: list[Key] = []
-        #: Called after each event of a computation, if anybody wants to see what it led to
+        #: Called after each event of a computation, so that a caller can see its effect
         self.watch: Callable[[], None] | None = None
         self.network = _Network(self)
         self.scheduler = Scheduler(dashboard=False, validate=False, dashboard_address=":0")
@@ -208,7 +208,7 @@ class SimulatedCluster:
         Returns
         -------
         Run
-            What it took.
+            Its results.
 
         Raises
         ------
@@ -305,7 +305,7 @@ class SimulatedCluster:
         scheduler.extensions["stealing"].add_worker(scheduler=scheduler, worker=address)
 
     def _place(self) -> None:
-        """Have Backhaul place tasks, with what the machine says of its links."""
+        """Let Backhaul place tasks, by the machine's description of its links."""
         switch = "placement.enabled"
         with dask.config.set({f"distributed.comm.backhaul.{switch}": True}):
             activation.install(only=switch)
@@ -332,7 +332,7 @@ class SimulatedCluster:
 
 
 class _Stream:
-    """What the scheduler sends a worker with."""
+    """Stream by which the scheduler sends to a worker."""
 
     def __init__(self, worker: _Worker) -> None:
         self._worker = worker
@@ -488,7 +488,7 @@ class _Network:
 
 @contextmanager
 def _tasks_hashed_by_key() -> Iterator[None]:
-    """Have sets of a worker's tasks listed in the same order in every process.
+    """List sets of a worker's tasks in the same order in every process.
 
     They are hashed by their address otherwise, so that no run would be like another one. Equality
     stays identity.

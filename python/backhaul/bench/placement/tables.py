@@ -21,7 +21,7 @@ def placement_tables(report: Report[Options, Row]) -> Group:
     Parameters
     ----------
     report : Report
-        What was found.
+        Results of the simulation.
 
     Returns
     -------

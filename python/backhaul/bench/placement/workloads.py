@@ -53,7 +53,7 @@ def workload(name: str, *, work: str, small: bool = False) -> list[Phase]:
     Returns
     -------
     list of Phase
-        What is computed one after another; the last one is what counts. Results of those before
+        Phases in the order of computation; the last one is what counts. Results of those before
         it are kept meanwhile.
     """
     return WORKLOADS[name](work == "gpu", small)
@@ -65,7 +65,7 @@ def critical_path_s(graph: Graph, *, overhead_s: float) -> float:
     Parameters
     ----------
     graph : dict of key to SimulatedTask
-        The graph. What its tasks need beside it is there at once.
+        The graph. Data that its tasks need beside it is there from the start.
     overhead_s : float
         Time of each task besides its own, in seconds.
     """

@@ -54,7 +54,7 @@ def print_key_value(key: object, value: object, key_length: int = 25) -> None:
     Parameters
     ----------
     key, value : object
-        What to write.
+        Objects to write.
     key_length : int, optional
         Width of the first column, in characters.
     """

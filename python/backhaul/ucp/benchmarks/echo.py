@@ -15,7 +15,7 @@ __all__ = ["Job", "measure", "measure_blocking", "serve", "serve_blocking"]
 
 
 class Job(NamedTuple):
-    """What is sent to and fro.
+    """Messages that are sent to and fro.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ async def serve(job: Job, tell: Callable[[int], None]) -> None:
     Parameters
     ----------
     job : Job
-        What comes.
+        Messages that come.
     tell : callable
         Called with the port.
     """
@@ -99,7 +99,7 @@ async def measure(job: Job, host: str, port: int) -> list[float]:
     Parameters
     ----------
     job : Job
-        What is sent.
+        Messages that are sent.
     host, port : str, int
         Where the server is.
 

@@ -1,7 +1,7 @@
 """Processes that are all connected to each other, for benchmarks of whole clusters.
 
-A server brings the workers together: each tells it where it listens, and is told where all others
-do. The functions have the names and parameters that UCX-Py's benchmarks are written for.
+A server brings the workers together: each sends its own address, and gets those of all others.
+The functions have the names and parameters that UCX-Py's benchmarks are written for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_cluster_server(
     Returns
     -------
     list
-        What each worker returned, by rank.
+        Results of the workers, by rank.
     """
     process, queue = _run_cluster_server(server_file, n_workers, ucx_options_list)
     results = [queue.get() for _ in range(n_workers)]

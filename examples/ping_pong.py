@@ -17,7 +17,7 @@ ROUNDS = 1000
 
 
 async def main() -> None:
-    # Port 0 picks a free one; whoever connects is told which by ``address``.
+    # Port 0 picks a free one; ``address`` has its number for the peer.
     async with backhaul.listen("127.0.0.1:0") as listener:
         connecting = backhaul.connect(listener.address)
         far = await listener.accept()

@@ -37,7 +37,7 @@ async def main() -> None:
         except TimeoutError:
             print("nothing under tag 3, as it should be")
 
-        # What waits when the peer goes fails with the reason; nothing hangs.
+        # A request that waits when the peer goes fails with the reason; nothing hangs.
         waiting = far.recv(bytearray(4))
         await near.close()
         try:

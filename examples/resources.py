@@ -37,7 +37,7 @@ def main() -> None:
 
     for unit in (0, 1):
         spans = sorted((begin, end) for gpu, begin, end in results if gpu == unit)
-        # Nobody else had it meanwhile.
+        # No other task had it meanwhile.
         assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
         print(f"GPU {unit}: {len(spans)} kernels, one after another")
 

@@ -3,7 +3,7 @@
     python examples/streaming_arrays.py
 
 Messages that are lists of frames come in the order in which they were sent, and the receiver
-allocates: nobody has to know sizes before. A sender that is faster than its receiver is held back
+allocates: it need not know sizes before. A sender that is faster than its receiver is held back
 by the fabric, so no queue grows without a bound.
 """
 

@@ -34,7 +34,7 @@ async def main() -> None:
         got = await far.recv(into, tag=tag_of(2, TEXT))
         assert into[: got.nbytes] == b"two"
 
-        # By the kind alone, from whomever: the tag says who it was.
+        # By the kind alone, from any sender: the tag says who it was.
         got = await far.recv(into, tag=NUMBER, mask=KIND)
         assert (into[0], got.tag >> 32) == (7, 1)
 

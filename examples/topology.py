@@ -1,4 +1,4 @@
-"""What this machine is made of, which workers to run on it, and a DGX-1 for comparison.
+"""Parts of this machine, workers to run on it, and a DGX-1 for comparison.
 
     python examples/topology.py
 

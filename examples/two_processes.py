@@ -3,7 +3,7 @@
     python examples/two_processes.py
 
 An array that is born in an *arena* lies in memory that peers of this host can map. Sent with
-``shared=True``, it is lent: the receiver reads the same pages. So nobody may write to it any more.
+``shared=True``, it is lent: the receiver reads the same pages. So no code may write to it any more.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python tests/parts.py run test-dask -- python -m pytest …    as the command does, and as it ends
     python tests/parts.py summary test-dask test-rust …           a line for each, failures by name
 
-What is known of a part is read from what it prints: the closing lines of pytest and of
+The facts about a part are read from its output: the closing lines of pytest and of
 ``cargo test``. A part whose output has none counts as failed, with its last line.
 """
 
@@ -40,7 +40,7 @@ _CARGO_IGNORED = re.compile(r"^test \S+ \.\.\. ignored(?:, (.*))?")
 
 @dataclass
 class Part:
-    """What came of a part."""
+    """Result of a part."""
 
     name: str
     counts: Counter[str] = field(default_factory=Counter)

@@ -17,7 +17,7 @@ DEADLINE_S = 300.0
 
 @contextlib.contextmanager
 def switching_often() -> Iterator[None]:
-    """Have the interpreter's lock, where there is one, change hands at every occasion."""
+    """Make the interpreter's lock, where there is one, change hands at every occasion."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -1,7 +1,7 @@
 """Development benchmarks: ``python -m benches.python COMMAND``, in a checkout.
 
-What a user measures is in the wheel: ``backhaul bench``. These answer questions of those who change
-Backhaul.
+Benchmarks for users are in the wheel: ``backhaul bench``. These answer questions of those who
+change Backhaul.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ class Allocator:
 
     #: Added to the environment of the process
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: What to call first, as ``module:function``; empty if nothing
+    #: Function to call first, as ``module:function``; empty if none
     install: str = ""
 
 
-#: What can be compared, by name
+#: Allocators that can be compared, by name
 ALLOCATORS = {
     "stock": Allocator(),
     "recycled": Allocator(RECYCLED_MEMORY),
@@ -46,13 +46,13 @@ ALLOCATORS = {
 
 
 def install_arena() -> None:
-    """Have NumPy take memory from an arena of this process."""
+    """Make NumPy take memory from an arena of this process."""
     numpy_memory.install(Arena())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of :data:`ALLOCATORS`; the first one is what the others are held to
     allocators: Sequence[str] = tuple(ALLOCATORS)
@@ -77,12 +77,12 @@ class Row:
 
 
 def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Options, Row]:
-    """Have each allocator give the array twice, in turn.
+    """Let each allocator give the array twice, in turn.
 
     Parameters
     ----------
     options : Options
-        What to run.
+        Options of the benchmark.
     on_step : callable
         Called before each step with what comes, and how many steps are left.
 

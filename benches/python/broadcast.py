@@ -1,7 +1,7 @@
 """``broadcast``: an array on every worker, how soon and in how many copies.
 
-Copies are told by memory: what client, scheduler and workers hold together once every worker has
-read all of the array, less what they held before the first one, over the size of the array. The
+Copies are counted by memory: all that client, scheduler and workers hold together once every worker
+has read all of the array, less what they held before the first one, over the size of the array. The
 first array counts, in the client or on one worker.
 """
 
@@ -31,7 +31,7 @@ _FIRST_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of :data:`WAYS`
     ways: Sequence[str] = WAYS
@@ -44,7 +44,7 @@ class Options(ClusterOptions):
 class Row(cases.Row):
     """One way in one configuration."""
 
-    #: What all processes hold with the array on every worker, before the first one subtracted
+    #: Memory of all processes with the array on every worker, without that before the first one
     held_bytes: Spread
     #: That over the size of the array
     copies: Spread

@@ -41,7 +41,7 @@ def in_turn(
     Returns
     -------
     dict of str to list
-        What was measured, by name.
+        Measurements, by name.
     """
     left = len(names) * repetitions
     found: dict[str, list[T]] = {name: [] for name in names}
@@ -62,7 +62,7 @@ def run_child(
     Parameters
     ----------
     what : str
-        What it does, for messages.
+        Name of the task, for messages.
     module : str
         Its program.
     *arguments : str

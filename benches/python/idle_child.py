@@ -51,7 +51,7 @@ def measure(lane: str, folder: Path, peers: int, seconds: float) -> None:
             endpoints[0].send_frames([b"go"]).wait(_CONNECT_TIMEOUT_S)
             endpoints += [listener.accept().wait(_CONNECT_TIMEOUT_S) for _ in range(peers)]
             endpoints[0].recv_frames().wait(_CONNECT_TIMEOUT_S)
-            # What the last of them left to do is not what idle peers cost.
+            # Work that the last of them left is not a cost of idle peers.
             time.sleep(1)
             began_s, cpu_began_s = time.monotonic(), time.process_time()
             time.sleep(seconds)

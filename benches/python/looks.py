@@ -1,4 +1,4 @@
-"""``looks``: what small tasks cost while somebody looks at the scheduler, and what escaped.
+"""``looks``: cost of small tasks while a user looks at the scheduler, and the reads that escaped.
 
 Each way to look has a cluster of its own with a dashboard: the scheduler is here, its workers are
 processes, and a page is open in one more, which reads what the page sends as a browser does.
@@ -52,7 +52,7 @@ _ALL = ("none", "page", "metrics", "poll", "bar")
 @click.option("--tasks", type=click.IntRange(1), default=20_000, show_default=True)
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
 def main(looks: tuple[str, ...], tasks: int, repetitions: int) -> None:
-    """Time a map while a page of the dashboard is open, or somebody asks twice a second."""
+    """Time a map while a page of the dashboard is open, or a program asks twice a second."""
     console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))
     for look in looks:
@@ -130,7 +130,7 @@ def _again_and_again(ask: Callable[[], object]) -> Iterator[None]:
 
 
 def _show_progress(futures: list[Future[Any]], client: Client) -> None:
-    """Show a progress bar until all is done, to nobody."""
+    """Show a progress bar until all is done, without output."""
     keys = [future.key for future in futures]
     scheduler: Any = client.scheduler
     with contextlib.redirect_stdout(io.StringIO()):

@@ -20,7 +20,7 @@ __all__ = ["Options", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ExchangeOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Partitions of each dataframe, for each worker
     chunks: Sequence[int] = (1, 5, 20)

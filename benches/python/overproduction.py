@@ -30,7 +30,7 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Options:
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Names of jobs
     jobs: Sequence[str] = field(default_factory=lambda: tuple(JOBS))
@@ -67,7 +67,7 @@ def run(options: Options, *, on_step: Callable[[str], None]) -> list[Row]:
     Parameters
     ----------
     options : Options
-        What to run.
+        Options of the benchmark.
     on_step : callable
         Called before each job with its name.
 

@@ -1,7 +1,7 @@
 """``page``: what the page ``/backhaul`` of a large cluster costs its scheduler, with one browser.
 
 The page is served by Bokeh from a ledger that is made up, in which every pair of workers moves
-something each second, so that all cells are new at each look. What the ledger takes is left out.
+something each second, so that all cells are new at each look. The time of the ledger is left out.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class _Traffic:
             for n in range(workers)
         ]
         self.rounds = 0
-        #: What it took
+        #: CPU time of the ledger
         self.cpu_s = 0.0
         self.move()
 
     def move(self) -> None:
-        """Have each worker report one more message from each other one."""
+        """Let each worker report one more message from each other one."""
         began_s = time.thread_time()
         self.rounds += 1
         counts = Counts(self.rounds, self.rounds * _MESSAGE_BYTES, 0, self.rounds * 1e-3)

@@ -1,4 +1,4 @@
-"""What deciding where a task goes costs the scheduler: by Dask, and by Backhaul's placement."""
+"""Cost for the scheduler to decide where a task goes: by Dask, and by Backhaul's placement."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float
         ts = scheduler.new_task(("t", count), Task(("t", count), _nothing), "released")
         for number in range(count):
             ts.add_dependency(results[number * 7 % len(results)])
-        # What is looked at besides, of tasks that need the result: as many as count
+        # Tasks that need the result, which are looked at besides: as many as count
         for above in range(2):
             named = ("u", count, above)
             later = scheduler.new_task(named, Task(named, _nothing), "released")

@@ -33,7 +33,7 @@ _CASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(tasks.Options):
-    """What to run: clusters that differ in switches."""
+    """Options of the benchmark: clusters that differ in switches."""
 
     added: bool = True
     core: bool = False

@@ -21,7 +21,7 @@ METHODS = ("p2p", "tasks")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ExchangeOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of :data:`METHODS`
     methods: Sequence[str] = ("p2p",)

@@ -6,7 +6,7 @@ it, waits for something else; what a scheduler of a thousand workers spends on t
 what a small task costs of which some ask for a unit, with the scheduler's state in Dask's objects
 and in the core; and what a task that asks for a unit costs on the local schedulers, beside Dask's
 own without it.
-Tasks of the first two sleep, so that the figures tell of waiting and not of this machine's cores.
+Tasks of the first two sleep, so that the figures show the waiting and not this machine's cores.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ async def _choice_us(workers: int, choices: int, *, ours: bool) -> float:
         for ts in tasks:
             begin = time.perf_counter()
             ws = scheduler.decide_worker_non_rootish(ts)
-            # What keeps the rankings up to date is part of it.
+            # The update of the rankings is part of it.
             scheduler.acquire_resources(ts, ws)
             taken.append((time.perf_counter() - begin) * 1e6)
         # It says at length that all of them were lost.

@@ -19,7 +19,7 @@ __all__ = ["Options", "Row", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of those of `start_child`; the first one is what the others are held to
     launchers: Sequence[str]
@@ -47,7 +47,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     Parameters
     ----------
     options : Options
-        What to run.
+        Options of the benchmark.
     on_step : callable
         Called before each step with what comes, and how many steps are left.
 

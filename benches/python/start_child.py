@@ -17,7 +17,7 @@ import backhaul.dask
 
 __all__ = ["LAUNCHERS", "main"]
 
-#: What can be compared, by name
+#: Launchers that can be compared, by name
 LAUNCHERS: dict[str, Callable[..., Any]] = {
     "dask-tcp": lambda **options: distributed.LocalCluster(protocol="tcp", **options),
     "dask-backhaul": lambda **options: distributed.LocalCluster(protocol="backhaul", **options),

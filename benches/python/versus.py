@@ -28,7 +28,7 @@ __all__ = ["main"]
 
 _TIMEOUT_S = 600.0
 
-#: What identifies a row, and what is compared, in what unit
+#: Columns that identify a row, and compared figures with their units
 _KEYS = ("api", "lane", "size_bytes")
 _FIGURES = (("latency_p50_us", "one-way µs", 1.0), ("stream_bytes_per_s", "streaming GB/s", 1e-9))
 
@@ -77,7 +77,7 @@ def main(other: Path, sizes: str, lane: str, api: str, rounds: int, budget: floa
 def _measure(python: Path, options: Sequence[str]) -> dict[tuple[str, str, int], list[float]]:
     """One run of ``bench p2p``: its figures by what identifies a row."""
     program = python.with_name("backhaul")
-    # What is added to this one's path would hide what the other one has.
+    # Paths that are added to this one's path would hide the other one's packages.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [program, "bench", "p2p", "--rounds", "1", "--json", *options],

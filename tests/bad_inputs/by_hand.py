@@ -13,7 +13,7 @@ from types import TracebackType
 __all__ = ["Peer", "fields", "frame", "hello", "select"]
 
 VERSION = 3
-#: What each key is derived from, beside the secret
+#: Labels from which each key is derived, beside the secret
 LABELS = {
     "connector": b"backhaul secret 1: connector hello",
     "acceptor": b"backhaul secret 1: acceptor hello",

@@ -1,4 +1,4 @@
-"""What a case of bad input is, and how what it got is told."""
+"""Cases of bad input, and the text of each outcome."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Case:
     Parameters
     ----------
     what : str
-        What is given, as the document says it; Markdown.
+        Name of the input in the document; Markdown.
     give : callable
-        Gives it. What it raises is what the input got; else what it returns: a message of a log or
-        a listener.
+        Gives it. An exception that it raises is the outcome; else its result is: a message of a log
+        or a listener.
     """
 
     what: str
@@ -61,7 +61,7 @@ def outcome(case: Case, place: Place) -> str:
 def _settled(text: str, place: Place) -> str:
     """Replace what differs from run to run."""
     text = text.replace(str(place.folder), "DIR")
-    # Those that the system picks; what a case has written itself stays.
+    # Ports that the system picks; a port that a case has written itself stays.
     text = re.sub(r"127\.0\.0\.1:[1-6]\d{4}\b(?<!70000|99999)", "127.0.0.1:PORT", text)
     text = re.sub(r"after \d+(\.\d+)?(ms|s|µs)", "after TIME", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "ADDRESS", text)

@@ -46,7 +46,7 @@ def _says_at_once(words: bytes) -> Callable[[Place], object]:
             request = backhaul.connect(f"127.0.0.1:{server.getsockname()[1]}")
             taken, _address = server.accept()
             with taken:
-                # What came is read, or its end would be a reset.
+                # The bytes that came are read, or its end would be a reset.
                 taken.recv(4096)
                 taken.sendall(words)
                 taken.shutdown(socket.SHUT_WR)
@@ -185,7 +185,7 @@ def _gives_up(near: Endpoint, far: Endpoint) -> object:
 
 
 def _sends_too_many(near: Endpoint, far: Endpoint) -> object:
-    # Nobody receives, so the third waits for credit, and the fourth has no place.
+    # No peer receives, so the third waits for credit, and the fourth has no place.
     for _ in range(100):
         request = near.send(bytes(10_000))
         if request.done():

@@ -1,4 +1,4 @@
-"""What processes hold, read from outside, and a small run of ``bench memory``."""
+"""Memory of processes, read from outside, and a small run of ``bench memory``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_sampler_marks_what_it_reads_with_the_phase() -> None:
             while len(sampler.samples) < count + 3:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-    # It may have read something before it was told of the first.
+    # It may have read something before the first one was set.
     assert {each.phase for each in sampler.samples} - {""} == {"one", "two"}
     assert sampler.cpu_seconds > 0
     assert sorted(sampler.samples, key=lambda each: each.seconds) == sampler.samples

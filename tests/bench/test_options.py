@@ -1,4 +1,4 @@
-"""What the command accepts, and what it says of the rest."""
+"""Options that the command accepts, and its errors for others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_bad_option_of_memory_is_named(arguments: list[str], message: str) -> 
     assert message in " ".join(result.output.split())
 
 
-#: What is installed, but for Dask
+#: Names of installed modules, but for Dask
 WITHOUT_DASK = """
 import sys
 from importlib.machinery import PathFinder

@@ -54,7 +54,7 @@ def check_row(row: dict[str, Any], *, repetitions: int) -> None:
 
 @pytest.fixture
 def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Have the benchmark work in a folder that is in the command line of its processes."""
+    """Make the benchmark work in a folder that is in the command line of its processes."""
     # Short: the path of a socket lies in it.
     with tempfile.TemporaryDirectory(prefix="bh-") as folder:
         monkeypatch.setenv("TMPDIR", folder)

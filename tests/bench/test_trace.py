@@ -36,9 +36,9 @@ def test_a_real_trace_has_the_stages_of_every_process(tmp_path: Path) -> None:
     for roles in stages.values():
         assert {"one submit", "submit", "result", "write", "key-in-memory"} <= roles["client"]
         assert {"create tasks", "task-finished"} <= roles["scheduler"]
-        # Its state machine hears of most tasks later.
+        # Its state machine learns of most tasks later.
         assert {"the function", "write"} <= roles["worker 0"]
-    # What the shortcuts are about
+    # Stages that the shortcuts change
     assert {"update-graph", "gather"} <= stages["without"]["scheduler"]
     assert "backhaul-submit" in stages["with "]["scheduler"]
     assert "update-graph" not in stages["with "]["scheduler"]

@@ -55,11 +55,11 @@ class Cluster:
     protocol : str
         ``backhaul``, or ``tcp`` to compare.
     lane : str
-        What the processes of one host talk over: ``shm``, or ``tcp``.
+        Lane of the processes of one host: ``shm``, or ``tcp``.
     folder : path
         Where the log of each process goes, by its name.
     trust : str
-        What they have to show each other, one of `tests.chaos.trust.KINDS`.
+        Proof that they have to show each other, one of `tests.chaos.trust.KINDS`.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Cluster:
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": f"{KEEP_ALIVE_S}s",
             # A worker that dies is no fault of the task it ran.
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000",
-            # What was cut off on its way in is tried again before the job may be given up.
+            # A connection that was cut off on its way in is tried again before the job may be given
+            # up.
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
             "DASK_TEMPORARY_DIRECTORY": str(folder / "scratch"),
             **environment(trust, folder),
@@ -110,8 +111,8 @@ class Cluster:
     def mend(self) -> None:
         """Start nannies that are not there, or do nothing: what a service manager would do.
 
-        Those that were cut off for long close themselves. One that gave a worker up as it started
-        may stay without, and lets nobody know (``Nanny.kill`` asserts on its status).
+        Nannies that were cut off for long close themselves. One that gave a worker up as it started
+        may stay without, and reports that nowhere (``Nanny.kill`` asserts on its status).
         """
         for place, host in enumerate(WORKERS):
             name = f"worker-{place}"
@@ -128,7 +129,7 @@ class Cluster:
             self._start(name, host, "-m", "dask", "worker", self.address, *options)
 
     def _is_idle(self, place: int) -> bool:
-        """Whether a nanny has had no worker for long."""
+        """Return whether a nanny has had no worker for long."""
         now = time.monotonic()
         if self.worker_pids(place):
             self._had_worker_at[place] = now
@@ -140,7 +141,7 @@ class Cluster:
         self._expect("right", _READY_S, meanwhile=self.mend)
 
     def begin(self, job: str, seed: int) -> None:
-        """Have the client start a job."""
+        """Start a job in the client."""
         self._ask(f"{job} {seed}")
 
     def outcome(self, seconds: float) -> str:
@@ -178,7 +179,7 @@ class Cluster:
             send(pid, signal.SIGCONT)
 
     def explain(self) -> Path:
-        """Have every process write what it waits for into its log, and give their folder."""
+        """Make every process write its waits into its log, and give their folder."""
         self.resume_all()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             for pid in self._pids():
@@ -256,13 +257,13 @@ class Cluster:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Whether a process below a nanny is the worker, and not what helps to start it."""
+    """Return whether a process below a nanny is the worker, and not one that helps to start it."""
     command = " ".join(process.cmdline())
     return "spawn_main" in command
 
 
 def _heeds(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:

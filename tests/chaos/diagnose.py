@@ -22,7 +22,7 @@ from backhaul.dask import BackhaulComm
 
 __all__ = ["dask_setup", "install"]
 
-#: Tasks that are told of
+#: Most tasks that are reported
 TASKS_MAX = 40
 
 

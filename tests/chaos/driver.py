@@ -1,4 +1,4 @@
-"""The client of a chaos run: computes what it is told, and says whether that came out right.
+"""The client of a chaos run: computes the requested jobs, and says whether the results are right.
 
 A program, so that it can live on one of the hosts and be looked into when it hangs::
 

@@ -17,19 +17,19 @@ class Mischief:
     Parameters
     ----------
     plan : Plan
-        What goes wrong, and when.
+        Faults, and their times.
     cluster, network
-        What it happens to.
+        Targets of the faults.
     """
 
     def __init__(self, plan: Plan, cluster: Cluster, network: Network) -> None:
         self._plan = plan
         self._cluster = cluster
         self._network = network
-        #: What a fault that is to be undone has stopped
+        #: Processes that a fault which is to be undone has stopped
         self._stopped: dict[Fault, list[int]] = {}
         self._cuts = 0
-        #: What has really happened so far
+        #: Faults that have really happened so far
         self.done: list[str] = []
         self._set_link()
 
@@ -40,7 +40,7 @@ class Mischief:
         return sorted([*begins, *ends], key=lambda event: event[0])
 
     def begin(self, fault: Fault) -> None:
-        """Have a fault happen."""
+        """Begin a fault."""
         if fault.kind == "cut":
             self._cuts += 1
             self._set_link()
@@ -56,7 +56,7 @@ class Mischief:
         self.done.append(str(fault))
 
     def undo(self, fault: Fault) -> None:
-        """Have it be over."""
+        """End a fault."""
         if fault.kind == "cut":
             self._cuts -= 1
             self._set_link()

@@ -15,7 +15,7 @@ __all__ = ["Network", "why_no_network"]
 
 _SWITCH = Path(__file__).with_name("switch.py")
 
-#: What one packet may hold. Large, as each of them is carried by a program.
+#: Most bytes of one packet. Large, as each of them is carried by a program.
 _MTU_BYTES = 9000
 
 
@@ -76,20 +76,20 @@ class Network(Hosts):
         bytes_per_s: float | None = None,
         is_cut: bool = False,
     ) -> None:
-        """Have a link be like this from now on, both ways.
+        """Set the properties of a link from now on, both ways.
 
         Parameters
         ----------
         a, b : str
             The hosts that it joins.
         delay_s : float
-            What each packet takes, in seconds.
+            Delay of each packet, in seconds.
         loss : float
             Share of packets that do not arrive.
         bytes_per_s : float, optional
-            What passes in each direction, in bytes per second.
+            Limit in each direction, in bytes per second.
         is_cut : bool
-            Nothing arrives, and nobody is told.
+            Nothing arrives, without an error.
         """
         link: dict[str, Any] = {
             "hosts": [self._devices[a], self._devices[b]],

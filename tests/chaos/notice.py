@@ -26,7 +26,7 @@ import backhaul
 from backhaul import Context, Endpoint
 from tests.chaos.network import Network, why_no_network
 
-#: Sleeps, connected, with a child that it has forked if it is told to.
+#: Sleeps, connected, with a child that it has forked if its arguments say so.
 PEER = """
 import os, sys, time
 
@@ -41,7 +41,7 @@ with backhaul.Context(lanes=[lane]) as context:
     time.sleep(600)
 """
 
-#: What the other host does: it is on our side of nothing but the link.
+#: Program of the other host, which shares nothing with this side but the link.
 WATCHER = """
 import sys, time
 

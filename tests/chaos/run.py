@@ -91,9 +91,9 @@ class Bed:
     protocol : str
         ``backhaul``, or ``tcp`` to compare.
     lane : str, optional
-        What the processes of one host talk over, instead of what the seeds say.
+        Lane of the processes of one host, instead of the seeds' choice.
     trust : str
-        What the processes have to show each other, one of `tests.chaos.trust.KINDS`.
+        Proof that the processes have to show each other, one of `tests.chaos.trust.KINDS`.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Bed:
         return self._cluster
 
     def _keep(self, plan: Plan) -> Path:
-        """Have what is left of a run explained, and end it."""
+        """Make the rest of a run explain itself, and end it."""
         self._has_failed = True
         assert self._cluster is not None
         folder = self._cluster.explain()

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as its seed says."""
+"""Faults of a run, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 __all__ = ["JOBS", "KEEP_ALIVE_S", "LANES", "Fault", "Link", "Plan", "draw"]
 
-#: What runs, see `tests.chaos.driver`
+#: Jobs of a run, see `tests.chaos.driver`
 JOBS = ("shuffle", "transpose", "chain", "map")
 
-#: What the processes of one host talk over. Between hosts it is tcp always.
+#: Lanes of the processes of one host. Between hosts it is tcp always.
 LANES = ("shm", "tcp")
 
 #: Silence after which a peer counts as dead. Short, so that a run can outlast it.

@@ -34,7 +34,7 @@ IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 
 #: More than the largest MTU that a device can be given
 PACKET_BYTES_MAX = 1 << 16
-#: What waits for a link that is too slow; more is dropped, as routers do
+#: Bytes that wait for a link that is too slow; more are dropped, as routers do
 QUEUE_BYTES_MAX = 4 << 20
 #: Packets of one device before the others have their turn
 BURST = 64

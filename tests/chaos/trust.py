@@ -1,4 +1,4 @@
-"""What the processes of a cluster have to show each other in a run."""
+"""Proofs that the processes of a cluster have to show each other in a run."""
 
 from __future__ import annotations
 

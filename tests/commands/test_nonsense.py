@@ -67,7 +67,7 @@ def test_nonsense_is_refused_in_few_words(
     else:
         arguments = [option, *[NONSENSE] * parameter.nargs]
     if path[:1] in (("bench",), ("scheduler",)):
-        # What is let through would run for minutes.
+        # A command that is let through would run for minutes.
         (command,) = (each for each, where in commands(root) if where == path)
         monkeypatch.setattr(command, "callback", lambda **_: pytest.fail("it was let through"))
     done = CliRunner().invoke(root, [*path, *arguments])

@@ -81,7 +81,7 @@ class Memory:
 
 
 class Stream:
-    """A stream, with which nothing waits unless it is told to."""
+    """A stream, with which nothing waits unless a call says so."""
 
     NON_BLOCKING = 1
     LEGACY_DEFAULT = 1
@@ -201,7 +201,7 @@ _python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_IsValid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 
-#: What belongs to the tensors that somebody has, by their address.
+#: Objects that belong to exported tensors, by their address.
 _exported: dict[int, Any] = {}
 
 

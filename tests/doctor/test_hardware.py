@@ -1,4 +1,4 @@
-"""What the doctor says of hardware that this machine may not have, and of configurations."""
+"""Findings of the doctor for hardware that this machine may not have, and for configurations."""
 
 from __future__ import annotations
 

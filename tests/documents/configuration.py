@@ -1,7 +1,7 @@
 """The reference of the configuration: keys, defaults and meanings from ``backhaul-dask.yaml``.
 
-The file has a comment behind each key, which goes on in lines of comment alone. What a value may be
-is what ``config/settings.py`` parses the key with, and says in its errors.
+The file has a comment behind each key, which goes on in lines of comment alone. The valid values of
+a key are those that ``config/settings.py`` parses, and names in its errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands that documents tell of have such names and options; none of them is run."""
+"""Commands in documents have such names and options; none of them is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS: dict[str, click.Command] = {
     "backhaul": backhaul_command,
 }
 
-#: What may stand before a command: a prompt, variables, who runs it
+#: Text that may stand before a command: a prompt, variables, another command
 BEFORE = r"(?:\S*\$ +)?(?:[A-Z_]+=\S+ +)*(?:(?:chrt -r|nice -n) \d+ +|srun .*? +|[^|`]*\| +)?"
 TYPED = re.compile(rf"^{BEFORE}(?:\S*/bin/)?({'|'.join(map(re.escape, COMMANDS))})(?: +(.*))?$")
 
@@ -69,7 +69,7 @@ def commands_of(path: Path) -> Iterator[tuple[str, str, list[str]]]:
 def parse(
     command: click.Command, name: str, arguments: list[str], above: click.Context | None = None
 ) -> None:
-    """Have a command take its arguments, and those below it theirs, without running any."""
+    """Let a command take its arguments, and those below it theirs, without running any."""
     # With its settings: a command keeps the help option of the first context that asks for it.
     context = click.Context(command, info_name=name, parent=above, **command.context_settings)
     # Values are of other machines: a parser alone asks for no host and no file.

@@ -74,7 +74,7 @@ echoing = blocking.create_listener(0)
 start(echo, echoing)
 """
 
-#: What is asked there answers False where there is no such function, before Python 3.13
+#: A call there answers False where there is no such function, before Python 3.13
 OLD_PYTHON = """
 import builtins, sys
 
@@ -169,7 +169,7 @@ FRAGMENTS = [
     ),
 ]
 
-#: Blocks that nobody runs, by page and a text in them, and why
+#: Blocks that are not run, by page and a text in them, and why
 LEFT_OUT = {
     ("launching.md", "CUDACluster("): "needs GPUs",
     ("launching.md", "SLURMCluster("): "needs dask-jobqueue and Slurm",

@@ -69,5 +69,5 @@ def test_every_line_of_the_source_is_in_the_document_and_the_other_way_round() -
     first_cells = re.findall(r"^\| (`.*?`) \| ", told, re.MULTILINE)
     listed = {line for cell in first_cells for line in re.findall(r"`([^`]+)`", cell)}
     assert len(listed) > 50
-    # What the native module says of its own log, which is no event of its own.
+    # Message of the native module about its own log, which is no event of its own.
     assert listed - set(found) == {"… earlier messages were dropped"}

@@ -55,7 +55,7 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
 
 
 def test_every_new_page_with_python_is_run_here() -> None:
-    """Pages of `users` and the first ten minutes have no code that nobody runs."""
+    """Pages of `users` and the first ten minutes have no code that is not run."""
     pages = [*(ROOT / "docs" / "users").glob("*.md"), ROOT / "docs" / "first-ten-minutes.md"]
     with_code = {
         str(page.relative_to(ROOT / "docs"))

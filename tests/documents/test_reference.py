@@ -62,7 +62,7 @@ def test_every_counter_for_prometheus_is_in_its_reference() -> None:
     assert not [name for name in names if name not in text]
 
 
-#: What users do not call: Dask does, by the entry points
+#: Names that users do not call: Dask does, by the entry points
 FOR_DASK = {"BackhaulBackend", "BackhaulComm", "BackhaulConnector", "BackhaulListener", "backend"}
 
 

@@ -48,14 +48,14 @@ OVERFLOWING = """
   .map(each => each.tagName + ' ' + each.textContent.trim().slice(0, 60))
 """
 
-#: Tables of words whose last column, what to do in most of them, nobody sees who does not scroll
+#: Tables of words whose last column, the advice in most of them, is hidden without scrolling
 CUT = """
 [...document.querySelectorAll('.md-content table:not([class]) th:last-child')]
   .filter(each => each.getBoundingClientRect().left > innerWidth - 40)
   .map(each => each.parentElement.textContent.trim().replace(/\\s+/g, ' '))
 """
 
-#: Pictures so small that nobody reads the words in them
+#: Pictures so small that the words in them cannot be read
 SHRUNK = """
 [...document.querySelectorAll('.md-content img')]
   .filter(each => each.clientWidth < 0.4 * each.naturalWidth)

@@ -1,4 +1,4 @@
-"""Messages that guides quote are in the source, and every error type is told of."""
+"""Messages that guides quote are in the source, and every error type is described."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_each_message_that_a_guide_quotes_is_in_the_source(name: str) -> None:
 def test_the_guide_tells_of_every_error_that_programs_meet() -> None:
     text = (GUIDES / "troubleshooting.md").read_text(encoding="utf-8")
     told = set(re.findall(r"`(\w+)`: ", text))
-    # Those that only group others
+    # Types that only group others
     groups = {"BackhaulError", "ConnectionFailed"}
     assert not set(errors.__all__) - told - groups

@@ -18,7 +18,7 @@ def assert_said(document: str, text: str) -> None:
     document : str
         Its path, from the root of the checkout.
     text : str
-        What it should say.
+        Expected text.
     """
     path = ROOT / document
     if os.environ.get("BACKHAUL_WRITE_DOCS"):

@@ -26,7 +26,7 @@ AT_ONCE = 3
 
 pytestmark = pytest.mark.timeout(2 * WATCHDOG_S)
 
-#: What it needs beside Backhaul, where that is not part of every environment
+#: Packages that it needs beside Backhaul, where they are not part of every environment
 NEEDS = {"tls_cluster.py": "cryptography", "dask_local_cluster.py": "pandas"}
 
 

@@ -31,8 +31,8 @@ RUST_TESTS = (
     ("cuda-lib", ["-p", "backhaul-cuda", "--lib"]),
 )
 
-#: What is kept of the wheel of libucx, by the beginning of the file name: each library under the
-#: one of its three names by which others ask for it
+#: Files that are kept of the wheel of libucx, by the beginning of the file name: each library under
+#: the one of its three names by which others ask for it
 UCX_KEPT = (
     "libcudart",
     "libgomp",
@@ -48,10 +48,10 @@ UCX_KEPT = (
     "ucx_perftest",
 )
 
-#: What is left out all the same
+#: Files that are left out all the same
 UCX_LEFT_OUT = (".so.0.0.0", "_daemon")
 
-#: What of the other environments is not needed there, being large, or there already: pages,
+#: Files of the other environments that are not needed there, being large, or there already: pages,
 #: pictures, data frames, another event loop
 NOT_PACKED = frozenset(
     (
@@ -80,7 +80,8 @@ def reset_before_and_after():
     ucp.reset()
 """
 
-#: Read instead of ours, which would have them imported one by one: they import one another.
+#: Read instead of the project's, which would have them imported one by one: they import one
+#: another.
 _PYTEST_INI = """[pytest]
 asyncio_mode = strict
 """
@@ -138,7 +139,7 @@ def _trim_ucx() -> None:
             path = Path(info.filename)
             if not path.name.startswith(UCX_KEPT) or path.name.endswith(UCX_LEFT_OUT):
                 continue
-            # What the wheel brings of other libraries is found where its own are.
+            # Other libraries that the wheel brings are found where its own are.
             is_others = path.parts[0].endswith(".libs")
             place = Path("lib") if is_others else Path(*path.parts[1:-1])
             member = tarfile.TarInfo(str(place / path.name))

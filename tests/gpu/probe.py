@@ -1,6 +1,6 @@
 """Print what a driver of CUDA says of memory of each kind, for the log of `make gpu-test`.
 
-What it says is documented in part only: without a context, of managed memory, of addresses that are
+Its answers are documented in part only: without a context, of managed memory, of addresses that are
 reserved and mapped in parts, of what is freed. `crates/cuda/src/memory.rs` rests on it, and
 ``crates/testkit/examples/fake_cuda`` does as is assumed there.
 """

@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu"
-#: What is unpacked and installed, for as long as it runs
+#: Folder that is unpacked and installed, for as long as it runs
 WORK = Path(tempfile.gettempdir()) / f"backhaul-gpu-{os.getuid()}"
 VENV = WORK / "venv"
 UCX = WORK / "ucx"
@@ -46,7 +46,7 @@ class Step:
     Attributes
     ----------
     name : str
-        What it shows.
+        Property that it shows.
     command : sequence of str
         The command, run in the checkout.
     time_max_s : float
@@ -129,7 +129,7 @@ def why_no_gpu() -> str | None:
     Returns
     -------
     str or None
-        What is missing; None if nothing is.
+        Text that says what is missing; None if nothing is.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

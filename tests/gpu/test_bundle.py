@@ -1,4 +1,4 @@
-"""What is packed for a machine with a GPU, and what is run there, is all here."""
+"""Files that are packed for a machine with a GPU, and programs that run there, are all here."""
 
 from __future__ import annotations
 

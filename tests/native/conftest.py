@@ -90,7 +90,7 @@ def eventually() -> Eventually:
 class Program:
     """A Python program in a process of its own, spoken to line by line.
 
-    What stands in ``prefix`` is put before the command.
+    The words of ``prefix`` are put before the command.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What messages, connections and contexts leave behind, counted in a process of its own.
+"""Leftovers of messages, connections and contexts, counted in a process of its own.
 
 A program: ``python leaks.py messages shm 100``. It ends with a traceback if anything is left. In
 the process of all tests, what an earlier test still closes would count.
@@ -94,7 +94,7 @@ def of_connections(lane: str) -> None:
             elif i % 3 == 1:
                 b.abort()
 
-    # Some close with a message that nobody takes, hence the short time to linger.
+    # Some close with a message that no receive takes, hence the short time to linger.
     with Context(lanes=[lane], linger_s=0.01) as context, context.listen("127.0.0.1:0") as listener:
         listening = process.num_fds()
         connect_all(10)

@@ -1,4 +1,4 @@
-"""What users of such a library expect of its objects."""
+"""Properties of objects that users of such a library expect."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_cancelling_a_task_cancels_its_operation(lane: str, run: Run, connected:
             with pytest.raises(asyncio.CancelledError):
                 await task
             if turns == 0:
-                # The task never got to the request, so nobody has cancelled it.
+                # The task never got to the request, so it has not been cancelled.
                 assert not request.done()
                 request.cancel()
             with pytest.raises(Cancelled):
@@ -114,7 +114,7 @@ def test_connecting_and_accepting_are_cancelled(lane: str, run: Run) -> None:
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
-        # Whatever of them came through; then a pair of our own.
+        # First the connections that came through; then a pair of this test's own.
         while True:
             connecting = context.connect(listener.address)
             b = await listener.accept()

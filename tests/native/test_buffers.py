@@ -1,4 +1,4 @@
-"""What can be sent and received into, and what received memory is."""
+"""Buffers that can be sent and received into, and the properties of received memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Memory of GPUs, in processes whose driver needs no GPU: what is sent and received.
 
 With ``BACKHAUL_CUDA_DRIVER=real`` they have the driver of the machine, and what only the other
-driver can be told to do is skipped.
+driver supports is skipped.
 """
 
 from __future__ import annotations

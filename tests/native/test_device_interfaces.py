@@ -1,4 +1,4 @@
-"""What objects say of their memory on a GPU, and what is refused; see ``test_device``."""
+"""Descriptions of memory on a GPU by objects, and those that are refused; see ``test_device``."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ with connected("inproc") as (near, far):
 
 
 def test_a_buffer_of_ours_that_was_given_is_written_to_behind_its_copy(run_gpu: RunGpu) -> None:
-    # What is given is copied, and its send is over before that is.
+    # Given memory is copied, and its send is over before that is.
     run_gpu(
         """
 with connected("shm") as (near, far):

@@ -1,4 +1,4 @@
-"""What `help()` shows of native classes and functions is what the stub says."""
+"""Native classes and functions have in `help()` the text of the stub."""
 
 from __future__ import annotations
 

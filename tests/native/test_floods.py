@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.native.conftest import Start
 
-#: Accepts a peer and takes nothing until it is told to; then all, and prints how many there were.
+#: Accepts a peer and takes nothing until a line comes; then all, and prints how many there were.
 SINK = """
     import sys
 
@@ -64,7 +64,7 @@ def flood(send: Callable[[int], Request[None]]) -> tuple[int, Request[None]]:
 @pytest.mark.parametrize(
     ("lane", "kind", "offered"),
     [
-        # 1,000,000 messages that nobody asks for, of 1 KiB, and of 1,024 empty segments
+        # 1,000,000 messages without a receive, of 1 KiB, and of 1,024 empty segments
         ("tcp", "tags", lambda near, number: near.send(bytes(1024), tag=number)),
         ("shm", "frames", lambda near, number: near.send_frames([b""] * 1024)),
         ("tcp", "frames", lambda near, number: near.send_frames([bytes(1 << 20)])),
@@ -97,7 +97,7 @@ def test_a_slow_reader_does_not_grow_a_fast_writer(far_lane: str, start: Start) 
         frames = [bytes(100_000)]
         requests = []
         refused: Exception | None = None
-        # Nobody waits for any of them to be over.
+        # No code waits for any of them to be over.
         while refused is None:
             request = near.send_frames(frames)
             try:
@@ -111,7 +111,8 @@ def test_a_slow_reader_does_not_grow_a_fast_writer(far_lane: str, start: Start) 
             requests.append(request)
             assert len(requests) < 10_000, "all of them were taken"
         assert str(refused) == "64 sends are queued, which is the limit"
-        # What credit lets start, and what waits for it: all of it the writer's own memory.
+        # Messages that credit lets start, and those that wait for it: all of it the writer's own
+        # memory.
         assert len(requests) <= 4096 + 64
         assert near.queued_bytes() <= len(requests) * 100_000
         sink.tell(f"frames {len(requests)}")

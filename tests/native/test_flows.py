@@ -1,4 +1,4 @@
-"""What a context counts of what each peer process sends."""
+"""Counts of a context for the data that each peer process sends."""
 
 from __future__ import annotations
 

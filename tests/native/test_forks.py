@@ -284,7 +284,7 @@ def test_a_fork_at_any_moment_of_busy_threads_leaves_no_lock_taken(lane: str, st
 
 def test_a_port_is_free_when_its_process_ends_though_a_forked_child_lives(start: Start) -> None:
     refused: list[ListenError] = []
-    # Somebody else may have been given the port by then; a child that holds it holds each.
+    # Another process may have been given the port by then; a child that holds it holds each.
     for _ in range(5):
         program = start(
             """

@@ -115,7 +115,7 @@ if __name__ == "__main__":
     serve(sys.argv[1])
     sys.exit()
 
-# What follows is not for the other process, which starts the faster for it.
+# The imports that follow are not for the other process, which starts the faster for it.
 
 import hypothesis.strategies as st  # noqa: E402
 import pytest  # noqa: E402
@@ -184,7 +184,7 @@ class Receive(NamedTuple):
 
 
 class Model:
-    """What one side has sent and received; matching by trying every pair in order."""
+    """Messages that one side has sent and received; matching by trying every pair in order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -285,7 +285,8 @@ class Traffic(RuleBasedStateMachine):
     def cancel(self, side: int, choice: int) -> None:
         receives = self.models[side].receives
         # One that a later one competes with may have met a message, and that later one the next.
-        # What is given up then goes to the receive after both, as no result is taken back.
+        # A message that is given up then goes to the receive after both, as no result is taken
+        # back.
         alone = [
             receive
             for index, receive in enumerate(receives)

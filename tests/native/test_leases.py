@@ -30,7 +30,7 @@ def counts(arena: Arena) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def lending(lane: str, **settings: Any) -> Iterator[tuple[Arena, Endpoint, Endpoint]]:
-    """Connect somebody with an arena to somebody without."""
+    """Connect a context with an arena to one without."""
     arena = Arena()
     settings = {"lanes": [lane], "lease_bytes_min": 100_000, **settings}
     with Context(arena=arena, **settings) as near, Context(**settings) as far:
@@ -116,7 +116,7 @@ def test_a_receive_into_memory_of_the_caller_has_a_copy(lane: str) -> None:
         assert target == b"abcd" * (NBYTES // 4)
 
 
-#: Borrows a message, says so, and does what it is told.
+#: Borrows a message, says so, and follows the commands on its standard input.
 BORROWER = """
     import gc
     import os
@@ -221,7 +221,7 @@ def test_what_a_killed_process_borrowed_is_held_as_long_as_its_forked_child_live
         # The child has the mapping too, and may look at it.
         others = [block(arena, b"----") for _ in range(8)]
         assert counts(arena) == (8, int(far_lane == "shm"))
-        # Its parent is dead, and nobody else has the other end of its standard input.
+        # Its parent is dead, and no other process has the other end of its standard input.
         assert program.process.stdin is not None
         program.process.stdin.close()
         eventually(lambda: counts(arena) == (8, 0))

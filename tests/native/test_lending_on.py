@@ -35,7 +35,7 @@ BETWEEN = """
 
 
 class Chain:
-    """What this process lends, and what comes back to it by way of another."""
+    """Memory that this process lends, and that comes back to it by way of another."""
 
     def __init__(self, start: Start, what: str) -> None:
         self.arena = Arena()

@@ -76,7 +76,7 @@ WATCH = """
 
 
 def noticed(what: str, seconds: float) -> None:
-    """Say how long it took, where somebody wants to know (``pytest -s``)."""
+    """Print how long it took, to be seen with ``pytest -s``."""
     sys.stdout.write(f"{what}: noticed after {seconds:.2f} s\n")
 
 
@@ -126,7 +126,7 @@ def test_a_host_that_vanishes_is_noticed(
         if state == "full":
             watch.process.send_signal(signal.SIGSTOP)
 
-        # What is on its way to the vanished host is not acknowledged any more.
+        # Data on its way to the vanished host is not acknowledged any more.
         def send_much() -> list[backhaul.Request[None]]:
             return [endpoint.send_frames([bytes(1 << 20)]) for _ in range(20)]
 
@@ -217,7 +217,7 @@ def test_a_peer_that_runs_out_of_its_memory_is_gone(
     program = start(KEEP, str(small_group), far_lane)
     address = program.line()
     with Context(lanes=[far_lane]) as context:
-        # What the first connection of a process opens for good.
+        # Descriptors that the first connection of a process opens for good.
         with context.listen("127.0.0.1:0") as listener:
             context.connect(listener.address).wait(60).abort()
         before = descriptors()
@@ -234,7 +234,7 @@ def test_a_peer_that_runs_out_of_its_memory_is_gone(
 
 
 def is_sent(send: Request[None]) -> bool:
-    """Whether a message was taken before its receiver was gone."""
+    """Return whether a message was taken before its receiver was gone."""
     try:
         send.wait(60)
     except backhaul.PeerGone:

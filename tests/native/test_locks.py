@@ -13,7 +13,7 @@ from backhaul._locks import RLock
 
 
 class Interrupted(BaseException):
-    """What a handler raises."""
+    """Exception that a handler raises."""
 
 
 @pytest.fixture(autouse=True)

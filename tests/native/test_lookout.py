@@ -28,14 +28,14 @@ DEADLINE_S = 60.0
 
 
 async def called(lookout: Lookout, request: Any) -> asyncio.Event:
-    """Have an event set when the event loop is called for a request."""
+    """Make the event loop set an event when it is called for a request."""
     event = asyncio.Event()
     assert lookout.expect(request, event.set)
     return event
 
 
 async def at_its_post(lookout: Lookout, executor: ThreadPoolExecutor, request: Any) -> Any:
-    """Have a thread wait there."""
+    """Let a thread wait there."""
     waiting = asyncio.wrap_future(executor.submit(lookout.wait, request, DEADLINE_S))
     while True:
         # Only one may be there; before it is, this one leaves at once.
@@ -107,7 +107,7 @@ def test_without_a_thread_the_event_loop_is_called_once(lane: str, connected: Co
                 lookout.call()
                 await asyncio.sleep(0.002)
                 assert calls == [1]
-                # It is there: nobody is called.
+                # It is there: the loop is not called.
                 assert not lookout.expect(request, note)
                 assert not lookout.watch(request)
 
@@ -185,7 +185,7 @@ def test_whoever_is_roused_returns_and_whoever_is_not_times_out(connected: Conne
                 waiting = await at_its_post(lookout, executor, request)
                 assert lookout.rouse()
                 assert await waiting
-            # What roused the last one does not rouse the next.
+            # The call that roused the last one does not rouse the next.
             assert not lookout.wait(request, 0.01)
             # Unless it is meant, too: then it is roused once.
             assert lookout.rouse(or_next=True)
@@ -208,7 +208,7 @@ def test_a_lookout_that_is_closed_holds_nobody_and_no_descriptor(connected: Conn
                 lookout.close()
             assert await waiting
             assert len(os.listdir("/proc/self/fd")) <= open_before - len(lookouts)
-            # Whoever comes later does not stay.
+            # A thread that comes later does not stay.
             lookouts[0].wait(request, DEADLINE_S)
             lookouts[0].rouse()
 
@@ -232,7 +232,7 @@ def test_the_end_of_a_connection_wakes_the_thread(lane: str, connected: Connecte
 
 
 def test_what_no_thread_can_miss(lane: str, connected: Connected) -> None:
-    """Messages at random moments, to a thread that comes and goes: none is left to nobody."""
+    """Messages at random moments, to a thread that comes and goes: none is left unread."""
     count = 3000
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What two containers of one host have to share so that they share memory.
+"""Namespaces that two containers of one host have to share so that they share memory.
 
 ``docs/guides/containers.md`` has the same table. A container is a set of namespaces, of which
 ``unshare`` gives a process new ones, those apart that matter. Networks of their own are those of
@@ -78,7 +78,7 @@ def unshare() -> None:
 def test_the_lane_into_a_new_namespace_is_what_the_guide_says(name: str) -> None:
     command = ["unshare", *NEW[name]]
     if "/dev/shm" in name:
-        # In a mount namespace of its own, so that nobody else sees it
+        # In a mount namespace of its own, so that no other process sees it
         script = 'mount -t tmpfs none /dev/shm && exec "$0" "$@"'
         command += ["sh", "-c", script]
     lane, carriers, reason = connect_by(command)

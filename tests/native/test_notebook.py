@@ -1,4 +1,4 @@
-"""What notebooks show of our objects."""
+"""HTML of this package's objects in notebooks."""
 
 from __future__ import annotations
 

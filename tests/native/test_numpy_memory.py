@@ -223,7 +223,7 @@ def test_an_array_is_lent_to_a_peer(arena: Arena, eventually: Eventually) -> Non
         sending.wait(60)
         assert arena.statistics()["leased_bytes"] >= LARGE
         expected = array.copy()
-        # Nobody but the peer has it then, and who has sent it a moment longer
+        # Only the peer has it then, and the sender a moment longer
         del array, sending
         eventually(lambda: arena.statistics()["orphaned_bytes"] >= LARGE)
         with numpy_memory.arrays_in(arena):

@@ -127,7 +127,7 @@ async def test_a_killed_peer_fails_what_is_pending(
         for request in pending:
             with pytest.raises(PeerGone, match=r"peer 127.0.0.1:[0-9]+ is gone: "):
                 await finish(request)
-        # What came before the end is still to be had.
+        # A message that came before the end can still be received.
         assert await finish(endpoint.recv_frames()) == [b"last words"]
         for request in (endpoint.recv_frames(), endpoint.send(b"")):
             with pytest.raises(PeerGone):
@@ -319,7 +319,7 @@ def test_a_process_may_exit_with_everything_under_way(lane: str, how: str, start
     programs = [start(LEAVE, lane, how) for _ in range(3)]
     for program in programs:
         status, out, err = program.end()
-        # A thread that waits is told why its operation ended.
+        # A thread that waits gets the reason why its operation ended.
         errors = [line for line in err.splitlines() if line.startswith("backhaul.errors.")]
         assert (status, out) == (0, ""), err
         assert "Fatal" not in err

@@ -136,7 +136,7 @@ def test_a_close_ends_all_that_threads_wait_for(lane: str, connected: Connected)
 
         with connected(lane) as (a, b):
             outcomes = at_once(wait_or_close)
-            # Nobody waits for ever, and nobody is told of a message that has not come.
+            # No receive waits for ever, and none reports a message that has not come.
             assert set(outcomes[1::2]) == {"closed"}
             assert set(outcomes[::2]) <= {"closed", "sent"}
 
@@ -197,7 +197,7 @@ def test_an_event_loop_and_threads_share_an_endpoint(lane: str, connected: Conne
 def test_one_thread_at_a_time_is_on_the_lookout_and_none_is_forgotten(
     lane: str, connected: Connected
 ) -> None:
-    """Threads take turns there; whoever leaves has looked, or has had the event loop called."""
+    """Threads take turns there; one that leaves has looked, or has had the event loop called."""
 
     async def main() -> list[bytes]:
         lookout = Lookout(bridge_of(asyncio.get_running_loop()))

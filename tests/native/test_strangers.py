@@ -1,4 +1,4 @@
-"""Strangers at a listener, and peers that break the protocol: who is harmed, and what is logged."""
+"""Other programs at a listener, and peers that break the protocol: the harm, and the log."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ that tasks are sent ahead, stolen and given back. Twenty times a second the sche
 - does a worker have tasks that it does not run, by its own heartbeats,
 
 each for longer than ``--patience`` seconds, though the scheduler's loop was not kept from its work.
-What it finds is printed with the story of the task and the last events of the connection. Results
+Each finding is printed with the story of the task and the last events of the connection. Results
 are compared with what they must be. The exit status is 1 if anything was found, wrong or late.
 """
 
@@ -143,7 +143,7 @@ class IdleWatch:
             now = loop.time()
             late_s = now - before - LOOK_EVERY_S
             self.late_s = max(self.late_s, late_s)
-            # What the loop had no time for is not amiss.
+            # Work that the loop had no time for is not amiss.
             for key in self._since:
                 self._since[key] += late_s
             before = now

@@ -41,7 +41,7 @@ from distributed.scheduler import NoValidWorkerError
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
 
-#: What a job may end with when the workers that hold its inputs die again and again.
+#: Errors that a job may end with when the workers that hold its inputs die again and again.
 LOST = (
     KilledWorker,
     NoValidWorkerError,
@@ -176,7 +176,7 @@ def transpose_sum(client: Client, seed: int) -> bool:
 
 
 def lent_inputs(client: Client, seed: int) -> bool:
-    """Read one array on all workers while its owner lets go of it."""
+    """Read one array on all workers while its owner releases it."""
     owned = client.submit(np.full, 1 << 20, float(seed % 1000), pure=False)
     totals = [client.submit(np.add, owned, number, pure=False) for number in range(8)]
     del owned

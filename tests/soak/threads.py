@@ -107,13 +107,13 @@ class Stress:
         self._seed = seed
         self._patience_s = patience_s
         self._is_over = threading.Event()
-        #: What each thread waits for, and since which look
+        #: Wait of each thread, and the look that saw it first
         self._waits: dict[int, tuple[int, str, list[Future[Any]]]] = {}
         self._looks = 0
         self._reported: set[tuple[int, int]] = set()
 
     def run(self, seconds: float, threads: int, kill_every_s: tuple[float, float]) -> None:
-        """Have threads work, and workers die, for a while."""
+        """Let threads work, and workers die, for a while."""
         working = [
             threading.Thread(target=self._work, args=(number,), daemon=True)
             for number in range(threads)
@@ -126,7 +126,7 @@ class Stress:
             self._look_for_stalls()
         self._is_over.set()
         killing.join()
-        # What is under way comes to its end.
+        # Work under way comes to its end.
         while any(thread.is_alive() for thread in working) and not self.problems:
             time.sleep(LOOK_EVERY_S)
             self._look_for_stalls()
@@ -158,7 +158,7 @@ class Stress:
                     continue
                 self.counts["workers killed"] += 1
 
-    # What threads wait for
+    # Waits of threads
 
     def waited(self, what: str, futures: list[Future[Any]], call: Callable[[], Any]) -> Any:
         """Make a call that waits, where a stall is seen."""
@@ -214,7 +214,7 @@ class Stress:
                     try:
                         self._report(futures)
                     except Exception as error:
-                        # What it looks at changes meanwhile.
+                        # The data that it looks at changes meanwhile.
                         show(f"no more to report: {type(error).__name__}: {error}")
             if waited_s > 3 * self._patience_s and not self.problems:
                 self.problems.append(f"thread {thread} has waited in {what} for {waited_s:.0f} s")
@@ -260,7 +260,7 @@ class Stress:
 
 
 def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) -> str:
-    """Tell what a worker makes of the tasks that the scheduler has it process."""
+    """Report a worker's state of the tasks that the scheduler has it process."""
     state = dask_worker.state
     queue = getattr(dask_worker.executors["default"], "_work_queue", None)
     line, ahead = getattr(queue, "line", None), getattr(queue, "ahead", None)
@@ -281,7 +281,7 @@ def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) 
     return "\n        ".join(lines)
 
 
-# What a thread does
+# Work of a thread
 
 
 def one_by_one(stress: Stress, rng: random.Random) -> None:

@@ -40,7 +40,7 @@ def connected() -> Iterator[tuple[blocking.Endpoint, blocking.Endpoint]]:
 
 @contextmanager
 def meanwhile(*calls: Callable[[], object]) -> Iterator[None]:
-    """Have calls made by a thread, each of which must succeed."""
+    """Make calls in a thread, each of which must succeed."""
     failures: list[BaseException] = []
 
     def run() -> None:

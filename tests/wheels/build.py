@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _linking(target: str, environment: dict[str, str]) -> dict[str, str]:
-    """Add to an environment what the linker is to be told."""
+    """Add the options of the linker to an environment."""
     # The same one each time, or cargo would build everything again.
     folder = Path(environment.get("CARGO_TARGET_DIR", "target")).resolve() / "unwinder" / target
     folder.mkdir(parents=True, exist_ok=True)

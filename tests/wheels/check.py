@@ -20,7 +20,7 @@ from tests.wheels.pythons import Python, found
 
 SMOKE = Path(__file__).with_name("smoke.py")
 README = Path(__file__).with_name("readme.py")
-#: What a wheel may ask for
+#: Tags that a wheel may ask for
 ALLOWED = re.compile(r"(manylinux_2_(\d+)|musllinux_1_2)_\w+")
 GLIBC_MAX = 28
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests import parts
 from tests.wheels import pythons
 
-#: What differs between versions of Python; the rest is Rust, or starts programs of its own
+#: Tests that differ between versions of Python; the rest is Rust, or starts programs of its own
 TESTS = ("tests/dask", "tests/native", "tests/ucp", "tests/commands")
 
 

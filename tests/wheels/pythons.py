@@ -50,7 +50,7 @@ class Python:
 
     @property
     def is_native(self) -> bool:
-        """Whether it runs without an emulator."""
+        """Tell whether it runs without an emulator."""
         return self.machine == platform.machine()
 
     def __str__(self) -> str:

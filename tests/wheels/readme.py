@@ -6,7 +6,7 @@
 
 Programs run as they stand; fragments with what they leave out around them. Commands get options
 that make them short. Targets of make are looked up only, and Rust is compiled and run by
-``crates/fabric/tests/readme.rs``. A block that nobody here knows how to run is an error.
+``crates/fabric/tests/readme.rs``. A block that no runner here accepts is an error.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Reader:
 
     def cluster(self, scheduler: list[str], worker: list[str]) -> None:
         """Start a scheduler, workers, and a client that says ``tcp://``."""
-        # Any port: the usual one may be somebody else's.
+        # Any port: another process may have the usual one.
         options = ["--host", "127.0.0.1", "--port", "0,0", "--no-dashboard"]
         with self._start([*scheduler, *options]) as first:
             try:

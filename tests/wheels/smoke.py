@@ -1,4 +1,4 @@
-"""What has to work right after an installation: messages between processes, and Dask.
+"""Program that has to work right after an installation: messages between processes, and Dask.
 
 A program without anything of this folder: it runs in an environment that has the wheel alone.
 """

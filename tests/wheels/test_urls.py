@@ -28,7 +28,7 @@ def test_a_release_has_the_addresses_of_its_repository(checkout: Path) -> None:
     assert after == before
     assert named["Source"] == "https://forge.example/owner/backhaul"
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-    # What they lead to is in the checkout.
+    # Their targets are in the checkout.
     for label in ("Documentation", "Changelog"):
         _, _, path = named[label].partition(f"/blob/v{version}/")
         assert (ROOT / path).is_file()

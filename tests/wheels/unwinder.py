@@ -6,8 +6,8 @@ unwinder in turn. zig has none that is shared, and links one of its own into wha
 about frames that libgcc_s unwinds, it crashes the process. So the wheels are linked against what
 stands for libgcc_s, `library`. musl unwinds nothing there, and keeps zig's.
 
-As a program it checks wheels, and is told those of this machine by ``--run``: in an environment
-that has one of them, a process with threads that wait in Rust ends as it should::
+As a program it checks wheels; ``--run`` is for those of this machine: in an environment that has
+one of them, a process with threads that wait in Rust ends as it should::
 
     python -m tests.wheels.unwinder dist/*.whl
     ENVIRONMENT/bin/python tests/wheels/unwinder.py --run
@@ -58,7 +58,7 @@ print("ends", flush=True)
 
 
 def linked_against(target: str, folder: Path) -> list[str]:
-    """Make what stands for libgcc_s while a wheel is linked, and say what the linker is to be told.
+    """Make the substitute of libgcc_s while a wheel is linked, and give the options of the linker.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def wrong_with(wheel: Path) -> str | None:
 
 
 def run(times: int = 10) -> int:
-    """Have processes end while threads wait in Rust, with the Python that runs this."""
+    """End processes while threads wait in Rust, with the Python that runs this."""
     for _ in range(times):
         command = [sys.executable, "-I", "-c", THREADS]
         ended = subprocess.run(command, check=False, timeout=300, stdout=subprocess.DEVNULL)

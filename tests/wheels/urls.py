@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["main", "project_urls", "with_urls"]
 
-#: What comes after ``[project]`` in ``pyproject.toml``
+#: Line that comes after ``[project]`` in ``pyproject.toml``
 _NEXT: Final = re.compile(r"^\[project\.scripts\]$", re.MULTILINE)
 
 

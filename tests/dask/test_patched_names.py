@@ -64,9 +64,9 @@ OURS = {
     "scheduler/core/messages.py": {"last", "message", "to_clients", "to_workers"},
     "scheduler/core/payloads.py": {"self._live.annotations", "self._live.specs"},
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
-    "worker/finished_message.py": {"_described", "message"},
+    "worker/finished_message.py": {"_described", "finished"},
     # A function and plans of this package, tasks, arrays and a frame that it made
-    "exchange/cluster.py": {"tasks", "update_graph"},
+    "exchange/cluster.py": {"tasks"},
     "exchange/arrays.py": {"graph", "result"},
     "exchange/columns.py": {"frame"},
     "exchange/graphs.py": {"graph"},

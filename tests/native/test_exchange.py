@@ -49,8 +49,9 @@ def test_a_target_that_is_read_only_or_shared_is_refused() -> None:
 
 
 def test_sizes_that_do_not_match_are_refused() -> None:
+    too_short: list[Any] = [(np.empty(3, np.int64),)]
     with pytest.raises(ValueError, match="where 32 are expected"):
-        assemble_pieces([block()], 0, [(np.empty(3, np.int64),)])  # type: ignore[list-item]
+        assemble_pieces([block()], 0, too_short)
     with pytest.raises(ValueError, match="where 80 are expected"):
         Partitioning.by_numbers(NUMBERS, 1, 10, 3, None).block_bytes([column(VALUES[:9])])
     with pytest.raises(ValueError, match="where 88 are expected"):

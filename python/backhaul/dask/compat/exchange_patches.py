@@ -31,7 +31,7 @@ GRAPHS_WITH_CLUSTER: Final = InstancePatch(
     ),
 )
 
-#: What a worker reports when it joins: the version of the exchange that it has
+#: The version of the exchange, which a worker reports when it joins
 EXCHANGE_INFORMATION: Final = InstancePatch(
     shown="Worker.startup_information['backhaul-exchange']",
     without="dataframes are shuffled by P2P",

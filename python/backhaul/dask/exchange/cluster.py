@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from distributed import Scheduler, Status, Worker
 from distributed.system import MEMORY_LIMIT
@@ -51,6 +52,10 @@ _ANSWER_S: Final = 30.0
 _scheduler: ContextVar[tuple[Scheduler, asyncio.AbstractEventLoop] | None] = ContextVar(
     "backhaul_exchange_scheduler", default=None
 )
+
+
+#: Handlers that note their scheduler, so that each scheduler has one
+_noting_handlers: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
     """Note which scheduler makes a graph; again costs nothing."""
     handlers = scheduler.stream_handlers
     handler = handlers.get(UPDATE_GRAPH)
-    if handler is not None and not getattr(handler, "_notes_scheduler", False):
+    if handler is not None and handler not in _noting_handlers:
         GRAPHS_WITH_CLUSTER.install(handlers, _noting(scheduler, handler))
 
 
@@ -124,7 +129,7 @@ def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[...,
         finally:
             _scheduler.reset(token)
 
-    update_graph._notes_scheduler = True  # type: ignore[attr-defined]
+    _noting_handlers.add(update_graph)
     return update_graph
 
 

@@ -48,17 +48,19 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
             return told(message) if is_told else carrying(self, ts, message)
         assert ts.nbytes is not None
         value = None if is_told else carried_value(self, ts, ts.nbytes)
-        message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
-        message.key = key = ts.key
-        message.run_id = run_id
-        message.nbytes = ts.nbytes
-        message.type, message.typename = described
-        message.metadata = ts.metadata
-        message.thread = self.threads.get(key)
-        message.startstops = ts.startstops
-        message.stimulus_id = stimulus_id
+        finished: Any = object.__new__(
+            TaskFinishedMsg if value is None else CarryingTaskFinishedMsg
+        )
+        finished.key = key = ts.key
+        finished.run_id = run_id
+        finished.nbytes = ts.nbytes
+        finished.type, finished.typename = described
+        finished.metadata = ts.metadata
+        finished.thread = self.threads.get(key)
+        finished.startstops = ts.startstops
+        finished.stimulus_id = stimulus_id
         if value is not None:
-            message.value = value  # type: ignore[attr-defined]
-        return told(message) if is_told else message
+            finished.value = value
+        return told(finished) if is_told else finished
 
     return _get_task_finished_msg

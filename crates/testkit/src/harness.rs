@@ -23,9 +23,6 @@ pub struct Harness {
     /// Messages that may be lent to a peer at once, of what is sent as shared from an arena; zero
     /// where all is copied
     pub leases_max: usize,
-    /// True if memory that was sent may be freed a moment after its send is over: the peer has yet
-    /// to say that it does not want it
-    pub frees_later: bool,
     /// Path of the peer program, without which cases between processes cannot run
     pub peer_program: Option<&'static str>,
     /// Variables that the peer program finds in its environment
@@ -87,7 +84,6 @@ impl Harness {
             spin,
             configure,
             leases_max,
-            frees_later: lane == LaneKind::Ucx,
             peer_program: None,
             peer_environment: match lane {
                 LaneKind::Tls => crate::tls::environment(),

@@ -2,7 +2,7 @@
 
 use backhaul::{Arena, ArenaConfig, Bytes, Config, Endpoint, Message, Segments, Tag, TagMask};
 
-use crate::{Finish, Harness, Pair, pattern, wait_until};
+use crate::{Finish, Harness, Pair, assert_becomes, pattern};
 
 /// Two connected endpoints, `near` with an arena whose blocks it lends on lanes within the host
 #[derive(Debug)]
@@ -13,8 +13,6 @@ pub struct Lending {
     pub arena: Arena,
     /// True if the lane lends
     pub lends: bool,
-    /// Memory may be freed a moment after its send is over
-    pub frees_later: bool,
 }
 
 impl Harness {
@@ -35,7 +33,6 @@ impl Harness {
             pair: self.pair_of(near, far),
             arena,
             lends: self.lends(),
-            frees_later: self.frees_later,
         }
     }
 }
@@ -57,17 +54,20 @@ impl Lending {
     #[track_caller]
     pub fn assert_blocks(&self, live: usize, leased: usize, orphaned: usize) {
         let lent = usize::from(self.lends);
-        if self.frees_later {
-            // A carrier keeps memory until the peer has said that it does not want it.
-            wait_until(|| blocks(&self.arena).0 == live);
-        }
-        let found = blocks(&self.arena);
-        assert_eq!(
-            found,
-            (live, leased * lent, orphaned * lent),
-            "(live, leased, orphaned) of {:?}",
-            self.arena.statistics()
+        assert_becomes(
+            || blocks(&self.arena),
+            &(live, leased * lent, orphaned * lent),
         );
+    }
+
+    /// Asserts that no block is in use or lent
+    #[track_caller]
+    pub fn assert_all_back(&self) {
+        let counts = || {
+            let found = self.arena.statistics();
+            (found.live_bytes, found.leased_bytes)
+        };
+        assert_becomes(counts, &(0, 0));
     }
 
     /// Returns whether the block that was freed last is this one, which so has no holder

@@ -83,6 +83,21 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Asserts that a value becomes what is expected, within some thousand looks
+///
+/// Memory that a peer has returned is freed by the thread that notices it first, outside its locks:
+/// for a moment another thread still counts it.
+#[track_caller]
+pub fn assert_becomes<T: PartialEq + std::fmt::Debug>(mut found: impl FnMut() -> T, expected: &T) {
+    for _ in 0..20_000 {
+        if found() == *expected {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert_eq!(found(), *expected);
+}
+
 /// Asserts that a value matches a pattern, showing it if not
 #[macro_export]
 macro_rules! assert_matches {

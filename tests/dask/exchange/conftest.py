@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -42,9 +43,21 @@ def kept(frame: Any) -> Any:
     return frame.optimize()
 
 
+def wait_until_forgotten(client: Client) -> None:
+    """Wait until the scheduler has no tasks.
+
+    A collection with the keys of an earlier one gets the results of that one, without a new graph,
+    as long as the client has not released them.
+    """
+    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+        time.sleep(0.01)
+
+
 @pytest.fixture
-def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def exchanged(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[bool]:
     """Note for each expression of P2P whether it is exchanged."""
+    if "client" in request.fixturenames:
+        wait_until_forgotten(request.getfixturevalue("client"))
     pytest.importorskip("pyarrow")
     from backhaul.dask.exchange import graphs
 
@@ -68,6 +81,7 @@ def parts(client: Client, exchanged: list[bool]) -> Parts:
     """Compute all partitions by the exchange or by P2P, and check by which of them."""
 
     def parts(frame: Any, *, by_exchange: bool) -> list[Any]:
+        wait_until_forgotten(client)
         exchanged.clear()
         with dask.config.set({SWITCH: "auto" if by_exchange else "off"}):
             optimized = kept(frame)

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster, wait
 
 import dask
 from backhaul.dask.config.settings import switched_on
-from tests.dask.exchange.conftest import SWITCH, kept
+from tests.dask.exchange.conftest import SWITCH, kept, wait_until_forgotten
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
@@ -123,9 +123,11 @@ def test_an_error_of_the_exchange_leaves_all_to_p2p(
 
 def test_the_switch_leaves_all_to_p2p(client: Client, exchanged: list[bool]) -> None:
     for off in ("off", False):
+        wait_until_forgotten(client)
         with dask.config.set({SWITCH: off}):
             assert len(kept(shuffled(frame())).compute()) == 40
     assert not exchanged
+    wait_until_forgotten(client)
     assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [True]
 

@@ -149,6 +149,9 @@ def normal_text(text: str) -> str:
     return text
 
 
+#: Text of the error when the time limit of a synchronous call is over (`distributed.utils.sync`)
+_TIME_LIMIT = re.compile(r"(?:timed out after [\d.]+ s\.)?")
+
 #: Log lines that depend on the load of the machine
 _OF_LOAD = re.compile(
     r"unresponsive|garbage collection|Unmanaged memory|moving large amount|Sending large graph"
@@ -246,6 +249,9 @@ def _shortened(text: str) -> str:
 
 def described_error(error: BaseException) -> dict[str, Any]:
     """Returns type, text, causes and the frames of the program of an exception."""
+    if isinstance(error, TimeoutError) and _TIME_LIMIT.fullmatch(str(error)):
+        # A synchronous call waits in two threads, and either may notice first that the time is up.
+        return {"raised": "TimeoutError", "text": "the time limit of a call"}
     found: dict[str, Any] = {
         "raised": f"{type(error).__module__}.{type(error).__qualname__}",
         "text": _text_of(error),

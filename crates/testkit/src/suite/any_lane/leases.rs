@@ -7,7 +7,7 @@ use backhaul::{
 };
 
 use crate::lending::{BLOCK_BYTES, block, blocks, deliver};
-use crate::{Finish, Harness, assert_matches, pattern};
+use crate::{Finish, Harness, assert_becomes, assert_matches, pattern};
 
 /// Right content, aligned, for the receiver to write to, and none of that comes back
 pub fn lent_memory_arrives_and_what_is_written_there_stays_the_receivers(harness: &Harness) {
@@ -45,7 +45,7 @@ pub fn lent_memory_of_any_length_arrives(harness: &Harness) {
         assert_eq!(message.segments[0].len(), bytes);
         pattern::check(3, &message.segments[0]);
     }
-    assert_eq!(lending.arena.statistics().leased_bytes, 0);
+    lending.assert_all_back();
 }
 
 /// The sender may free its memory at once
@@ -184,8 +184,7 @@ pub fn messages_of_lent_and_sent_segments_arrive(harness: &Harness) {
                 pattern::check(seed, segment);
             }
             drop(message);
-            let found = lending.arena.statistics();
-            assert_eq!((found.live_bytes, found.leased_bytes), (0, 0));
+            lending.assert_all_back();
         }
     }
 }
@@ -202,7 +201,7 @@ pub fn a_receive_into_a_buffer_copies_what_is_lent(harness: &Harness) {
             let posted = early.then(post);
             let send = near.send_segments_shared(Tag(1), segments.collect());
             let received = posted.unwrap_or_else(post).done().unwrap();
-            assert_eq!(lending.arena.statistics().leased_bytes, 0);
+            assert_becomes(|| lending.arena.statistics().leased_bytes, &0);
             assert_eq!(received.bytes, bytes);
             let buffer = received.into_buffer::<Vec<u8>>().unwrap();
             for (seed, part) in (0..).zip(buffer[..bytes].chunks(BLOCK_BYTES)) {
@@ -302,11 +301,10 @@ pub fn more_leases_than_there_are_slots_fall_back_to_copies(harness: &Harness) {
     held.truncate(held.len() - 20);
     held.truncate(count - 1);
     let again = lending.deliver([block(&lending.arena, 7, BYTES)]);
-    assert_eq!(leased(), slots);
+    assert_becomes(leased, &slots);
     pattern::check(7, &again.segments[0]);
     drop((held, again));
-    let found = lending.arena.statistics();
-    assert_eq!((found.live_bytes, found.leased_bytes), (0, 0));
+    lending.assert_all_back();
 }
 
 /// Many at once, more than the socket between the peers carries
@@ -369,7 +367,7 @@ pub fn memory_outside_the_arena_of_the_context_is_copied(harness: &Harness) {
     let private = Bytes::from(pattern::make(1, BLOCK_BYTES));
     for segment in [block(&foreign, 1, BLOCK_BYTES), private] {
         let message = lending.deliver([segment]);
-        assert_eq!(blocks(&foreign), (0, 0, 0));
+        assert_becomes(|| blocks(&foreign), &(0, 0, 0));
         lending.assert_blocks(0, 0, 0);
         pattern::check(1, &message.segments[0]);
     }

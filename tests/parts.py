@@ -5,10 +5,17 @@
 
 The facts about a part are read from its output: the closing lines of pytest and of
 ``cargo test``. A part whose output has none counts as failed, with its last line.
+
+Some tests depend on how busy the machine is, though none should. A few failures are run again, each
+test alone, several times. A test that passes each time is unsteady: it is named with its error, and
+does not fail the whole.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import re
 import resource
 import subprocess
@@ -19,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Part", "main", "read", "summary"]
+__all__ = ["Part", "main", "read", "settle", "summary"]
 
 #: Where the logs are
 LOGS: Final = Path(".test-logs")
@@ -27,14 +34,24 @@ LOGS: Final = Path(".test-logs")
 NAMED_MAX: Final = 20
 #: Reasons to skip that are shown of a part
 REASONS_MAX: Final = 3
+#: Failures over all parts up to which each of them is run again
+AGAIN_MAX: Final = 5
+#: How often a failed test has to pass alone
+AGAIN_RUNS: Final = 3
+#: Lines that are shown of an error
+ERROR_LINES_MAX: Final = 5
 
 _STATUS = "exit status"
+_COMMAND = "command"
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed|deselected)\b")
 _PYTEST_END = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s")
-_PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)")
+_PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$")
+_PYTEST_HEAD = re.compile(r"^_{3,} (?:ERROR at \w+ of )?(\S.*?) _{3,}$")
 _PYTEST_SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^:]+(?::\d+)?: (.*)")
 _CARGO_END = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 _CARGO_FAILED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED")
+_CARGO_HEAD = re.compile(r"^---- (\S+) stdout ----$")
+_CARGO_PANIC = re.compile(r"^thread '.*' \(?.*panicked at ")
 _CARGO_IGNORED = re.compile(r"^test \S+ \.\.\. ignored(?:, (.*))?")
 
 
@@ -45,6 +62,11 @@ class Part:
     name: str
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    #: The failures that passed when they were run again
+    unsteady: list[str] = field(default_factory=list)
+    #: First lines of the error, by the last part of a test's name
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
     #: How many were skipped, by reason
     skipped: Counter[str] = field(default_factory=Counter)
     #: Of the command; None if it did not end
@@ -59,9 +81,23 @@ class Part:
         """Tell whether it ended well, and ran something."""
         return self.status == 0 and self.counts["passed"] > 0 and not self.counts["failed"]
 
+    @property
+    def is_accepted(self) -> bool:
+        """Tell whether it passed, or had failures that are all unsteady."""
+        steady = self.counts["failed"] - len(self.unsteady)
+        return self.has_passed or (self.status in (1, 101) and bool(self.unsteady) and not steady)
+
+    def error_of(self, failure: str) -> list[str]:
+        """Return the first lines of the error of a failed test."""
+        return self.errors.get(failure.split("::", 1)[-1].replace("::", "."), []) or (
+            self.errors.get(failure, [])
+        )
+
     def __str__(self) -> str:
         shown = [f"{self.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped")]
-        line = f"{self.name:12} {'ok    ' if self.has_passed else 'FAILED'} {', '.join(shown)}"
+        if self.unsteady:
+            shown.append(f"{len(self.unsteady)} of the failed unsteady")
+        line = f"{self.name:12} {'ok    ' if self.is_accepted else 'FAILED'} {', '.join(shown)}"
         line += f", {self.seconds / 60:.1f} min ({self.cpu_seconds / 60:.1f} of CPU)"
         if not self.has_passed and not self.failures:
             how = "it did not end" if self.status is None else f"{_STATUS} {self.status}"
@@ -79,6 +115,7 @@ def run(name: str, command: list[str]) -> int:
     LOGS.mkdir(exist_ok=True)
     began = time.monotonic()
     with (LOGS / f"{name}.log").open("w", errors="replace") as log:
+        log.write(f"{_COMMAND} {json.dumps(command)}\n")
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -106,8 +143,11 @@ def read(name: str) -> Part:
     if not log.exists():
         part.last_line = "it was not begun"
         return part
-    for line in log.read_text(errors="replace").splitlines():
+    first, *lines = log.read_text(errors="replace").splitlines()
+    part.command = json.loads(first.removeprefix(_COMMAND))
+    for line in lines:
         _read_line(part, line)
+    _read_errors(part, lines)
     part.failures = list(dict.fromkeys(part.failures))
     return part
 
@@ -135,20 +175,72 @@ def _read_line(part: Part, line: str) -> None:
         part.last_line = line.strip()
 
 
-def summary(names: list[str]) -> str:
+def _read_errors(part: Part, lines: list[str]) -> None:
+    error: list[str] = []
+    follows = 0
+    for line in lines:
+        if head := _PYTEST_HEAD.match(line) or _CARGO_HEAD.match(line):
+            error = part.errors.setdefault(head[1], [])
+        elif line.startswith("E  "):
+            error.append(line[1:].strip())
+        elif _CARGO_PANIC.match(line):
+            follows = ERROR_LINES_MAX
+        if follows:
+            error.append(line)
+            follows -= 1
+
+
+def command_again(part: Part, failure: str) -> list[str] | None:
+    """Make the command that runs a failed test alone; None if there is no way to."""
+    command = part.command
+    if "pytest" in command:
+        return [*command[: command.index("pytest") + 1], "-p", "no:cacheprovider", failure]
+    if "cargo" in command and "--" not in command:
+        return [*command, "--", "--exact", failure]
+    return None
+
+
+def run_again(part: Part, failure: str) -> bool:
+    """Run a failed test alone, and tell whether it passes each time."""
+    command = command_again(part, failure)
+    if command is None:
+        return False
+    name = f"{part.name}-again"
+    for _ in range(AGAIN_RUNS):
+        print(f"again: {part.name}: {failure}", flush=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(name, command)
+        if not read(name).has_passed:
+            return False
+    return True
+
+
+def settle(parts: list[Part]) -> None:
+    """Run a few failures again, and note those that are unsteady."""
+    if sum(part.counts["failed"] for part in parts) > AGAIN_MAX:
+        return
+    for part in parts:
+        part.unsteady = [failure for failure in part.failures if run_again(part, failure)]
+
+
+def summary(parts: list[Part]) -> str:
     """Say what came of all parts; the last line has the sums."""
-    parts = [read(name) for name in names]
     lines = [str(part) for part in parts]
-    failures = [f"{part.name}: {failure}" for part in parts for failure in part.failures]
-    lines += [f"  {failure}" for failure in failures[:NAMED_MAX]]
+    failures = [(part, failure) for part in parts for failure in part.failures]
+    for part, failure in failures[:NAMED_MAX]:
+        kind = "unsteady, passes alone: " if failure in part.unsteady else ""
+        lines.append(f"  {part.name}: {kind}{failure}")
+        if len(failures) <= AGAIN_MAX:
+            lines += [f"      {line[:160]}" for line in part.error_of(failure)[:ERROR_LINES_MAX]]
     if len(failures) > NAMED_MAX:
         lines.append(f"  and {len(failures) - NAMED_MAX} more, in {LOGS}/")
     sums = sum((part.counts for part in parts), Counter[str]())
     # A part that ended without saying which test failed is a failure, too.
     silent = sum(not part.has_passed and not part.counts["failed"] for part in parts)
+    unsteady = sum(len(part.unsteady) for part in parts)
     lines.append(
-        f"total: {sums['passed']} passed, {sums['failed'] + silent} failed, "
-        f"{sums['skipped']} skipped"
+        f"total: {sums['passed']} passed, {sums['failed'] - unsteady + silent} failed, "
+        f"{sums['skipped']} skipped" + (f", {unsteady} unsteady" if unsteady else "")
     )
     return "\n".join(lines)
 
@@ -159,8 +251,10 @@ def main(arguments: list[str]) -> int:
         case ["run", name, "--", *command] if command:
             return run(name, command)
         case ["summary", *names] if names:
-            print(summary(names))
-            return 0 if all(read(name).has_passed for name in names) else 1
+            parts = [read(name) for name in names]
+            settle(parts)
+            print(summary(parts))
+            return 0 if all(part.is_accepted for part in parts) else 1
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -79,7 +79,7 @@ def test_the_summary_fits_a_screen() -> None:
     failing = "\n".join(f"FAILED tests/test_x.py::test_{number} - no" for number in range(500))
     skipped = "\n".join(f"SKIPPED [1] tests/test_x.py:3: reason {n}" for n in range(50))
     parts.run("many", printing(f"{skipped}\n{failing}\n== 500 failed, 50 skipped in 99.00s ==", 1))
-    lines = parts.summary(["many"]).splitlines()
+    lines = parts.summary([parts.read("many")]).splitlines()
     assert len(lines) < 30
     assert lines[-2].strip().startswith("and 480 more")
 
@@ -97,3 +97,58 @@ def test_all_is_well_where_all_passed() -> None:
     )
     assert parts.main(["summary", "fine"]) == 0
     assert parts.main(["nonsense"]) == 2
+
+
+RARE = """
+import os, sys
+
+def test_rare(number):
+    assert sys.argv[1:][-1].endswith("]"), "among others"
+
+def test_wrong(number):
+    assert number == 2, "always"
+"""
+
+CONFTEST = """
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize("number", [1], ids=["with a space"])
+"""
+
+
+def test_a_failure_that_passes_alone_is_unsteady(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts, "AGAIN_RUNS", 1)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(RARE)
+    command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider"]
+    assert parts.run("rare", [*command, "-k", "test_rare or not wrong"]) == 1
+    assert parts.main(["summary", "rare"]) == 0
+    out, _ = capfd.readouterr()
+    assert "rare: unsteady, passes alone: test_some.py::test_rare[with a space]" in out
+    assert "AssertionError: among others" in out
+    assert out.splitlines()[-1] == "total: 0 passed, 0 failed, 0 skipped, 1 unsteady"
+    assert parts.run("both", command) == 1
+    assert parts.main(["summary", "both"]) == 1
+    out, _ = capfd.readouterr()
+    assert "both: test_some.py::test_wrong[with a space]" in out
+    assert out.splitlines()[-1] == "total: 0 passed, 1 failed, 0 skipped, 1 unsteady"
+
+
+def test_the_error_of_a_rust_test_is_shown() -> None:
+    panic = """
+---- ring::a_torn_write_is_found stdout ----
+
+thread 'ring::a_torn_write_is_found' (12) panicked at src/ring.rs:3:5:
+assertion `left == right` failed
+"""
+    parts.run("rust", printing(CARGO + panic, 101))
+    assert "assertion `left == right` failed" in parts.summary([parts.read("rust")])
+    assert parts.command_again(parts.Part("rust", command=["cargo", "test"]), "ring::x") == [
+        "cargo",
+        "test",
+        "--",
+        "--exact",
+        "ring::x",
+    ]

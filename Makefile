@@ -117,11 +117,21 @@ test-oldest: $(NEWEST_VENV)/.installed ## A job with a killed worker on the olde
 test-releases: $(NEWEST_VENV)/.installed ## That job on nine releases of Dask from the oldest to the newest
 	$(BIN)/python -m tests.dask.releases --wheel $(NEWEST_VENV)/wheel/*.whl
 
+# What a release of Dask or of Python decides: names and patches, the cores against Dask's own state,
+# graphs, expressions, and whole jobs. `make test-all` runs the rest of tests/dask there
+NEWEST_TESTS = $(wildcard $(addprefix tests/dask/,exchange execution worker_core \
+  $(addprefix scheduler_core/test_,differential.py held.py live.py membership.py page.py streams.py \
+    watchers.py) \
+  $(addprefix test_,bad_dask.py client_threads.py cluster.py comm.py compact_*.py failures.py \
+    import*.py instance_patches.py killed_worker.py message_order.py new_release.py normalized.py \
+    patch*.py private_names.py quick_tokens.py release_streams.py requests.py shared_results.py \
+    sources.py spill_paths.py switching.py transfers_dashboard.py)))
+
 # A cache of its own: it may run beside the others
 .PHONY: test-newest
-test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask, on the newest Python here, alone
-	$(PART) test-newest -- \
-	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),-m "not once" tests/dask)
+test-newest: $(NEWEST_VENV)/.installed ## The tests that a release of Dask decides with the newest Dask, on the newest Python here, alone
+	$(PART) test-newest -- $(NEWEST_VENV)/bin/python -m pytest \
+	  -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),-m "not once" $(NEWEST_TESTS))
 
 # Without VERSION, the newest that there is. The sources are parsed, and the streams import them
 .PHONY: dask-release
@@ -233,7 +243,8 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 
 # Minutes for each of the two
 .PHONY: test-all
-test-all: test test-releases ## `make test`, then the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
+test-all: test test-releases ## `make test`, then all of tests/dask on the newest Dask, and the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
+	$(MAKE) --no-print-directory test-newest ARGS='-m "not once" tests/dask'
 	$(BIN)/python -m tests.dask.missing_names
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \
 	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))

@@ -38,8 +38,7 @@ def main() -> int:
         run("newest-python", newest, "run", chosen.wheel, chosen.tests),
         run("newest-dask", Path(sys.executable), "newest", chosen.wheel, ["tests/dask"]),
     ]
-    print(parts.summary(names))
-    return 0 if all(parts.read(name).has_passed for name in names) else 1
+    return parts.main(["summary", *names])
 
 
 def run(name: str, python: Path, requirements: str, wheel: Path, tests: list[str]) -> str:

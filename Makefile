@@ -204,7 +204,7 @@ differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through
 
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
-	$(BIN)/python tests/soak/soak.py $(ARGS)
+	$(BIN)/python -m tests.soak.soak $(ARGS)
 
 .PHONY: soak-threads
 soak-threads: build ## A minute of threads that share a client, on workers that are killed at random (ARGS='--seconds 300')

@@ -3,7 +3,7 @@
 ::
 
     make soak                              # ten minutes
-    .venv/bin/python tests/soak/soak.py --seconds 60 --workers 3
+    .venv/bin/python -m tests.soak.soak --seconds 60 --workers 3
 
 A cluster with nannies, over ``backhaul://``. One thread kills a random worker by SIGKILL every few
 seconds; jobs go on meanwhile: array sums that move every chunk, p2p shuffles, rechunks, broadcasts,
@@ -40,6 +40,7 @@ from distributed.scheduler import NoValidWorkerError
 
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
+from tests.soak.victims import running_pid
 
 #: Errors that a job may end with when the workers that hold its inputs die again and again.
 LOST = (
@@ -158,8 +159,7 @@ class Killer:
             self._active.wait()
             nannies = list(self._cluster.workers.values())
             nanny = self._rng.choice(nannies)
-            pid = nanny.process and nanny.process.process.pid
-            if pid:
+            if (pid := running_pid(nanny)) is not None:
                 try:
                     os.kill(pid, signal.SIGKILL)
                     self.kills += 1

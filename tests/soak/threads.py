@@ -34,6 +34,7 @@ from distributed.scheduler import Scheduler
 
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
+from tests.soak.victims import running_pid
 
 #: A worker that dies is no fault of the task it ran; and it comes back, however often.
 LENIENT = {
@@ -144,14 +145,11 @@ class Stress:
     def _kill(self, every_s: tuple[float, float]) -> None:
         rng = random.Random(f"{self._seed} kill")
         while not self._is_over.wait(rng.uniform(*every_s)):
+            pids = [running_pid(nanny) for nanny in list(self._cluster.workers.values())]
             # Where processes start slowly, none would be left to get anywhere.
-            scheduler: Any = self._cluster.scheduler
-            if len(scheduler.workers) < len(self._cluster.workers):
+            if None in pids:
                 continue
-            nanny = rng.choice(list(self._cluster.workers.values()))
-            starting = nanny.process and nanny.process.process
-            pid = starting and starting.pid
-            if pid:
+            if (pid := rng.choice(pids)) is not None:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:

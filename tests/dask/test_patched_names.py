@@ -148,9 +148,10 @@ OURS = {
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler/core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     "scheduler/core/handler_overrides.py": {"super()"},
+    # The class of a worker's store
+    "worker/spill_buffer.py": {"QuickSpillBuffer", "super()"},
     "scheduler/core/stealing.py": {"to_departed"},
     # A function that takes the place of one
-    "worker/spill_buffer.py": {"__getitem__"},
     # Replies about tasks
     "scheduler/core/requests.py": {"added", "sizes"},
     # Messages of the core

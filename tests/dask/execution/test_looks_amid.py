@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from _thread import RLock as _RLock
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, Worker
 
+from backhaul._locks import is_owned
+from backhaul.dask.comm import inbox, threaded_stream
 from backhaul.dask.compat import activation
 from backhaul.dask.compat.names import SpillBuffer
+from backhaul.dask.worker import spill_buffer
+from backhaul.dask.worker.core import ownership
 from backhaul.dask.worker.local_queue import line_of
 from backhaul.dask.worker.spill_buffer import in_memory
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
@@ -75,28 +80,81 @@ def held_elsewhere(lock: Any) -> Iterator[threading.Event]:
         thread.join()
 
 
-def test_a_look_that_would_wait_for_itself_is_refused() -> None:
+def test_a_read_waits_for_the_state_with_the_locks_of_the_stream_and_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     activation.install()
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
-        await in_rust(client, worker)
-        line: Any = line_of(worker)
+        line: Any
         stream: Any = worker.batched_stream
-        with held_elsewhere(line.lock), stream.lock:
-            with pytest.raises(RuntimeError, match="cannot be looked at in the midst of that"):
-                worker.state.tasks.values()
-            # As it is known here
-            assert isinstance(worker.data, SpillBuffer)
-        assert keeper_of(worker).core is not None
-        # A thread without such a lock waits.
-        with held_elsewhere(line.lock) as over:
-            threading.Timer(0.5, over.set).start()
-            assert worker.state.tasks.values() is not None
-        assert keeper_of(worker).core is None
+        data: Any = worker.data
+        monkeypatch.setattr(ownership, "_REST_S", 0.001)
+        for lock in (stream.lock, data.lock):
+            await in_rust(client, worker)
+            line = line_of(worker)
+            # One lock guards the state and the store.
+            assert data.lock is data.fast.lock is data.slow.lock is line.lock
+            with held_elsewhere(line.lock) as over:
+                threading.Timer(0.5, over.set).start()
+                with lock:
+                    assert worker.state.tasks.values() is not None
+            assert keeper_of(worker).core is None
 
     run()
+
+
+def test_threads_take_locks_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[str] = []
+    held = threading.local()
+
+    def ranked(rank: int) -> Callable[[], Any]:
+        """Make locks that note a wait with a lock of a higher rank, or of the same."""
+
+        class Ranked(_RLock):  # type: ignore[misc]
+            def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+                ranks = held.__dict__.setdefault("ranks", [])
+                if blocking and not is_owned(self) and any(each >= rank for each in ranks):
+                    wrong.append(f"{rank} behind {ranks}")
+                taken: bool = super().acquire(blocking, timeout)
+                if taken:
+                    ranks.append(rank)
+                return taken
+
+            def release(self) -> None:
+                super().release()
+                held.ranks.remove(rank)
+
+            def __enter__(self) -> bool:  # type: ignore[override]
+                return self.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                self.release()
+
+        return Ranked
+
+    # The inbox, the state with the store, and the stream, for which no such thread waits
+    for rank, module in enumerate((inbox, spill_buffer)):
+        monkeypatch.setattr(module, "RLock", ranked(rank))
+    monkeypatch.setattr(threaded_stream, "RLock", ranked(0))
+    for name in ("_REST_S", "_REST_MAX_S"):
+        monkeypatch.setattr(ownership, name, 0.001)
+    activation.install()
+
+    @cluster(2, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        for _ in range(3):
+            await in_rust(client, worker)
+            futures = client.map(inc, range(100), pure=False)
+            futures = [client.submit(inc, future, pure=False) for future in futures]
+            assert await client.gather(futures) == list(range(2, 102))
+            assert set(worker.data) <= set(worker.state.tasks)
+
+    run()
+    assert not wrong
 
 
 class OwnStore(dict[Any, Any]):

@@ -10,9 +10,9 @@ Python. A thread of a client or a worker may read from an inbox in the place of 
 send on a `SharedBatchedSend`.
 
 Locks: each inbox and each `SharedBatchedSend` has an `RLock`, because a finalizer may run in a
-thread that holds one. The lock of `native_context` is innermost: code that holds it takes no other
-lock of this package. A forked process gets a new one, because another thread of its parent may have
-held the old one.
+thread that holds one. `SharedBatchedSend.post_in_thread` and `send` never wait for that lock. The
+lock of `native_context` is innermost: code that holds it takes no other lock of this package. A
+forked process gets a new one, because another thread of its parent may have held the old one.
 
 Invariants: messages of one stream are handled in the order of their sending, whichever thread
 reads. Buffers are lent only where a reader cannot change what the sender sees. Modules here import

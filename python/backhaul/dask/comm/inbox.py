@@ -70,6 +70,8 @@ class Arrivals:
         Called by it, without the lock, when it is about to wait: now a thread may take its part.
     on_take : callable
         Called by it, with the lock, with the number of messages that it has taken by now.
+    on_close : callable
+        Called by any thread, when nothing more arrives.
     may_take : callable
         Called by it, with the lock: says how many of the messages that there are it may take, all
         for None; if none, how many parts of the first, a list or tuple; and if none either, in how
@@ -93,6 +95,7 @@ class Arrivals:
         self.handle: Callable[[Any], None] = _handle_nothing
         self.on_wait: Callable[[], None] = _nothing
         self.on_take: Callable[[int], None] = _take_note_of_nothing
+        self.on_close: Callable[[], None] = _nothing
         self.may_take: Callable[[], tuple[int | None, int, float]] = _all
         self._endpoint = endpoint
         self._options = deserialize, None
@@ -147,6 +150,7 @@ class Arrivals:
                     (_, frames), self._kept = self._kept, None
                     self.taken += 1
                     self.is_handling = True
+                    self.on_take(self.taken)
                     return [], frames
                 if self._failure is not None:
                     raise self._failure
@@ -195,6 +199,7 @@ class Arrivals:
         """Let a waiting thread return: nothing more arrives."""
         # Without the lock: a thread that has it may wait for the one that closes.
         self._lookout.close()
+        self.on_close()
 
     # Called by any thread
 
@@ -296,9 +301,9 @@ class Arrivals:
         for _ in range(count):
             self._unhandled.popleft()
         self.taken += count
-        self.on_take(self.taken)
         if not self._unhandled:
             self._unhandled_bytes = 0
+        self.on_take(self.taken)
 
     def replace_first(self, message: Any) -> None:
         """Leave something else in the place of the oldest message: what of it is not handled."""

@@ -1,4 +1,4 @@
-"""The stream of a client, by which its threads send as well as its event loop.
+"""The stream of a client or a worker, on which its threads send as well as its event loop.
 
 A thread that submits a task hands the message to the event loop of the client, in Dask: another
 thread is woken, waits for the interpreter, and sends. Here the thread itself sends
@@ -9,6 +9,11 @@ Batches stay. A message that comes densely behind others of threads waits for mo
 takes it along, and a thread that is about to wait for a result sends what there is, as nothing else
 will come from it. After that the next message is not dense, however soon it comes: a program that
 waits for each result has nothing to gather.
+
+The lock is one with combining: a thread that must not wait for the lock posts its messages to
+`_posted`, and the owner of the lock sends them when it releases the lock. So the owner of the state
+of a worker never waits for the lock of the stream, and code that runs while a message is sent, such
+as a finalizer, may wait for the lock of the state.
 """
 
 from __future__ import annotations
@@ -17,18 +22,19 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from backhaul._locks import RLock
+from backhaul._locks import RLock, is_owned
 from backhaul.dask.comm import batched_stream
 from backhaul.dask.comm.already_sent import TOLD
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.instance_patches import SHARED_STREAM, STREAM_CLASS
-from backhaul.dask.compat.names import BatchedSend
+from backhaul.dask.compat.names import BatchedSend, CommClosedError
 from backhaul.dask.config.settings import switched_on
 
 __all__ = ["SharedBatchedSend", "adaptive_start", "adopt"]
@@ -51,14 +57,25 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     Notes
     -----
-    A change of the stream needs its lock. Errors of a batch that a thread sends are handled by
-    the event loop: it looks at the same batch, or at what is left of the comm.
+    A change of the stream needs its lock. Each release is followed by `_send_posted`. Errors of a
+    batch that a thread sends are handled by the event loop: it looks at the same batch, or at what
+    is left of the comm.
+
+    Guarantees:
+
+    1. `post_in_thread`, `send` and `hurry` never wait for the lock.
+    2. A posted message is sent by the thread that posts it, or by the owner of the lock.
+    3. Messages of one thread leave in the order in which it sends them.
     """
 
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
         # Again by the same thread, as a finalizer may run in the middle of anything.
         self.lock = RLock()
+        #: Messages for the owner of the lock, whether they wait for another message, and whether
+        #: their thread is about to wait. A thread that appends tries to take the lock after that,
+        #: and an owner looks here after each release: so one of both sends the messages.
+        self._posted: deque[tuple[tuple[Any, ...], bool, bool]] = deque()
         #: The thread that is sending; 0 for none.
         self._sender = 0
         self._pid = os.getpid()
@@ -90,46 +107,82 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         if self._sender == me or self._pid != os.getpid():
             # A finalizer that submits, in the middle of this; or a forked child without the loop.
             return False
-        with self.lock:
-            if not self._is_ours():
-                return False
-            self.message_count += 1
-            self.buffer.append(message)
-            if self._draining is None:
+        try:
+            with self.lock:
+                if not self._is_ours():
+                    return False
+                if self._posted:
+                    self._handle_posted()
+                self.message_count += 1
+                self.buffer.append(message)
+                if self._draining is None:
+                    if is_last:
+                        self._send_in(me)
+                    else:
+                        self._send_if_due(me)
                 if is_last:
-                    self._send_in(me)
-                else:
-                    self._send_if_due(me)
-            if is_last:
-                self._left_at = _LONG_AGO
+                    self._left_at = _LONG_AGO
+        finally:
+            self._send_posted()
         return True
 
-    def ride_in_thread(self, messages: list[dict[str, Any]]) -> bool:
-        """Queue messages that leave with the next one, in a thread without an event loop.
-
-        The caller makes sure that they leave soon: by `flush_in_thread`, or `see_to_it`.
+    def post_in_thread(self, *messages: Any, rides: bool = False, is_last: bool = False) -> bool:
+        """Send messages as `send_in_thread` does, without a wait for the lock.
 
         Parameters
         ----------
-        messages : list of dict
-            They come behind all that was queued before.
+        *messages : object
+            Come behind all that was queued before.
+        rides : bool, default False
+            Whether they leave with the next message. The caller makes sure that one leaves soon,
+            by `flush_in_thread` or `see_to_it`.
+        is_last : bool, default False
+            Whether this thread is about to wait.
 
         Returns
         -------
         bool
-            False if they are for the event loop to queue; nothing was done.
+            False if the event loop has to queue the messages; nothing was done.
         """
-        me = threading.get_ident()
-        if self._sender == me or self._pid != os.getpid():
+        if self._pid != os.getpid() or not self._is_ours():
             return False
-        with self.lock:
-            if not self._is_ours():
-                return False
+        self._posted.append((messages, rides and self._may_ride, is_last))
+        self._send_posted()
+        return True
+
+    def _send_posted(self) -> None:
+        """Send posted messages, unless another thread has the lock, which then does so."""
+        while self._posted and not is_owned(self.lock) and self.lock.acquire(blocking=False):
+            try:
+                self._handle_posted()
+            finally:
+                self.lock.release()
+
+    def _handle_posted(self) -> None:
+        """Queue posted messages, and send what is due; the lock is held."""
+        is_due, is_last = self._queue_posted()
+        if self.please_stop or self._draining is not None:
+            return
+        me = threading.get_ident()
+        if is_last:
+            self._send_in(me)
+            self._left_at = _LONG_AGO
+        elif is_due:
+            self._send_if_due(me)
+
+    def _queue_posted(self) -> tuple[bool, bool]:
+        """Queue posted messages; the lock is held.
+
+        Returns whether one of them has to leave, and whether a thread is about to wait.
+        """
+        is_due = is_last = False
+        while self._posted:
+            messages, rides, waits = self._posted.popleft()
             self.message_count += len(messages)
             self.buffer.extend(messages)
-            if not self._may_ride and self._draining is None:
-                self._send_if_due(me)
-        return True
+            is_due |= not rides
+            is_last |= waits
+        return is_due, is_last
 
     def _is_ours(self) -> bool:
         """Tell whether threads may send by it: it is open, and its comm is ours."""
@@ -150,36 +203,74 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
             return False
-        with self.lock:
-            if self.buffer and self._draining is None and not self.please_stop:
-                self._send_in(me)
-            self._left_at = _LONG_AGO
-            has_asked, self._has_asked = self._has_asked, False
+        try:
+            with self.lock:
+                self._queue_posted()
+                if self.buffer and self._draining is None and not self.please_stop:
+                    self._send_in(me)
+                self._left_at = _LONG_AGO
+                has_asked, self._has_asked = self._has_asked, False
+        finally:
+            self._send_posted()
         return has_asked
 
     def send(self, *msgs: Any) -> None:
         """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
         if len(msgs) == 1 and msgs[0] is TOLD:
             return
-        with self.lock:
+        if not self.lock.acquire(blocking=False):
+            # The owner may wait for the lock of the state, which this thread may have.
+            if self._comm.closed():
+                raise CommClosedError(f"Comm {self._comm!r} already closed.")
+            self._posted.append((msgs, False, False))
+            self._leave_to_loop(self.see_to_it)
+            self._send_posted()
+            return
+        try:
+            if self._posted and self._sender != threading.get_ident():
+                self._handle_posted()
             # The lock is free of threads; one that was interrupted may not have said so.
             self._sender = 0
             super().send(*msgs)
+        finally:
+            self.lock.release()
+            self._send_posted()
 
     def close(self, timeout: Any = None) -> asyncio.Future[None]:
         """Send what is queued, then close the comm; `TimeoutError` after `timeout`."""
-        with self.lock:
-            return super().close(timeout)
+        try:
+            with self.lock:
+                self._queue_posted()
+                return super().close(timeout)
+        finally:
+            self._send_posted()
 
     def abort(self) -> None:
         """Close the comm immediately, dropping queued messages."""
-        with self.lock:
-            super().abort()
+        try:
+            with self.lock:
+                super().abort()
+        finally:
+            self._send_posted()
 
     def hurry(self) -> None:
         """Send what is queued at the end of this turn, whatever the pause."""
-        with self.lock:
+        if not self.lock.acquire(blocking=False):
+            # As `send`
+            self._event_loop.call_soon(self._hurry)
+            return
+        try:
             super().hurry()
+        finally:
+            self.lock.release()
+            self._send_posted()
+
+    def _hurry(self) -> None:
+        try:
+            with self.lock:
+                super().hurry()
+        finally:
+            self._send_posted()
 
     def _send_if_due(self, me: int) -> None:
         """Send what is queued, unless more is likely to come; the lock is held."""
@@ -234,17 +325,21 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     def see_to_it(self) -> None:
         """Do what a thread has left to the event loop, which calls this."""
-        with self.lock:
-            if self.please_stop or self._draining is not None:
-                return
-            if self._comm.closed():
-                batched_stream.logger.info("Batched Comm Closed %r", self._comm)
-                self.abort()
-            elif self._comm.congested():
-                self._cancel_flush()
-                self._begin_to_drain()
-            elif self.buffer and self._due is None:
-                self._schedule_batch()
+        try:
+            with self.lock:
+                self._handle_posted()
+                if self.please_stop or self._draining is not None:
+                    return
+                if self._comm.closed():
+                    batched_stream.logger.info("Batched Comm Closed %r", self._comm)
+                    self.abort()
+                elif self._comm.congested():
+                    self._cancel_flush()
+                    self._begin_to_drain()
+                elif self.buffer and self._due is None:
+                    self._schedule_batch()
+        finally:
+            self._send_posted()
 
     def _schedule_batch(self) -> None:
         """Send what a thread has begun to gather when it is due."""
@@ -256,15 +351,22 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self._due = self._event_loop.call_at(self._due_at, self._flush)
 
     def _flush(self) -> None:
-        with self.lock:
-            if self.buffer:
-                self._left_at = monotonic()
-                self._batch_due_at = None
-            super()._flush()
+        try:
+            with self.lock:
+                self._queue_posted()
+                if self.buffer:
+                    self._left_at = monotonic()
+                    self._batch_due_at = None
+                super()._flush()
+        finally:
+            self._send_posted()
 
     def _go_on(self) -> None:
-        with self.lock:
-            super()._go_on()
+        try:
+            with self.lock:
+                super()._go_on()
+        finally:
+            self._send_posted()
 
 
 def adopt(stream: BatchedSend, comm: Any) -> bool:

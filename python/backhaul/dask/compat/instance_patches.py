@@ -40,6 +40,8 @@ __all__ = [
     "SHARED_STREAM",
     "SMALL_RESULTS_TELLERS",
     "STEAL_RESPONSE",
+    "STORE_CLASS",
+    "STORE_LOCK",
     "STREAM_CLASS",
     "SUBMISSIONS",
     "SUBMITTED_GRAPHS",
@@ -266,6 +268,28 @@ GRAPH_STATE: Final = InstancePatch(
         "distributed.stealing:InFlightInfo",
         "SpansSchedulerExtension",
     ),
+)
+
+#: The store of a worker's results: `backhaul.dask.worker.spill_buffer`
+STORE_CLASS: Final = InstancePatch(
+    shown="Worker.data.__class__",
+    without="small results take longer",
+    attribute="__class__",
+    read=(
+        "SpillBuffer",
+        "zict:Buffer",
+        "zict:LRU",
+        "zict:Cache",
+        "InsertionSortedSet",
+    ),
+)
+
+#: The locks of that store
+STORE_LOCK: Final = InstancePatch(
+    shown="Worker.data.lock",
+    without="its state is kept in Python",
+    attribute="lock",
+    read=("zict:Buffer", "zict:LRU", "zict:Cache"),
 )
 
 #: The state machine of a worker, which `backhaul.dask.worker.core` keeps in Rust: the whole class,
@@ -547,6 +571,8 @@ DASHBOARD_PAGES: Final = InstancePatch(
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
     GRAPH_STATE,
+    STORE_CLASS,
+    STORE_LOCK,
     WORKER_CORE,
     PLACED_RESULTS,
     PLACED_BY_REQUEST,

@@ -21,15 +21,6 @@ __all__ = [
     "PATCHES",
 ]
 
-#: Classes that keep the results of a worker
-_STORES: Final = (
-    "SpillBuffer",
-    "zict:Buffer",
-    "zict:LRU",
-    "zict:Cache",
-    "InsertionSortedSet",
-)
-
 #: Patches for the whole process, in the order in which they are installed
 PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -136,34 +127,6 @@ PATCHES: tuple[Patch, ...] = (
             "WorkerStateMachine._get_task_finished_msg",
             "TaskFinishedMsg",
         ),
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="SpillBuffer",
-        name="__getitem__",
-        replace="worker.spill_buffer.quick_getitem",
-        read=_STORES,
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="SpillBuffer",
-        name="__setitem__",
-        replace="worker.spill_buffer.quick_setitem",
-        read=_STORES,
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="SpillBuffer",
-        name="__delitem__",
-        replace="worker.spill_buffer.quick_delitem",
-        read=_STORES,
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="SpillBuffer",
-        name="__contains__",
-        replace="worker.spill_buffer.quick_contains",
-        read=_STORES,
     ),
     Patch(
         switch="hot-path.futures",

@@ -8,11 +8,12 @@ Threads: the event loop runs the state machine. A thread of the pool may begin w
 `early_reader` finds in the inbox (`early_execution`), take the next ready task from `local_queue`,
 send the end of a task, and report it to a state in Rust (`thread_events`).
 
-Locks: in this order, the inbox's (`comm.inbox`), the one of `local_queue`, which guards the state
-of the worker, then the lock of the stream (`comm.threaded_stream`) or of the store of results. A
-thread with the second one tries the first without waiting, and waits for the last two for 20 ms at
-most (`state_lock`), because a finalizer may hold them. `early_reader` has two more, for the thread
-that waits and for what that thread was handed; the lock of `metrics.Sums` is innermost.
+Locks: first the inbox's (`comm.inbox`), then the one of `local_queue`, which guards the state of
+the worker and its store of results (`spill_buffer`). A thread with the second one never waits for
+the first, nor for the lock of the stream (`comm.threaded_stream`): the thread posts its messages to
+the owner of that lock. So a finalizer may read the state in a thread that has any of these locks.
+No wait for a lock has a time limit. `early_reader` has two more, for the thread that waits and for
+the item that this thread was given; the lock of `metrics.Sums` is innermost.
 
 Invariants: a task that the scheduler has assigned once runs once. A read of the state by a program
 finds all that threads have done.

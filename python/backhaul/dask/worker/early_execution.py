@@ -10,10 +10,9 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from distributed import Status
-
+from backhaul._locks import is_owned
 from backhaul.dask.comm.already_sent import ToldStimulus
 from backhaul.dask.compat.names import Worker, time
 from backhaul.dask.serialize.inline_values import pickled_if_plain
@@ -23,15 +22,11 @@ from backhaul.dask.worker.inline_results import asked_bytes
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line
 from backhaul.dask.worker.metrics import Sums, add_up, recorder, seconds_in
-from backhaul.dask.worker.state_lock import YIELD_S
 
 __all__ = ["Announced", "Ending", "Foretold", "catching_up_variable"]
 
 #: The early task that this thread runs
 _running = threading.local()
-
-#: How often a task that waits for the event loop checks that the loop is not closed, in seconds
-_LOOK_S: Final = 0.2
 
 
 class Ending(NamedTuple):
@@ -269,30 +264,27 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        # With a time limit, because the owner of the stream may read the state and wait for this
-        # thread.
-        has_stream = stream.lock.acquire(timeout=YIELD_S)
-        try:
-            if not has_stream or not stream.send_in_thread(message, is_last=is_last):
-                # The event loop sends the message; its stream may be closing or replaced.
-                self.get_loop().call_soon_threadsafe(_send, worker, message)
-                if has_stream:
-                    stream.flush_in_thread()
-        finally:
-            if has_stream:
-                stream.lock.release()
+        if not stream.post_in_thread(message, is_last=is_last):
+            # The event loop sends the message; its stream may be closing or replaced.
+            self.get_loop().call_soon_threadsafe(_send, worker, message)
         return True
 
     def catch_up(self) -> None:
-        """Wait until the event loop has started this task; called by the task itself."""
-        with self._line_lock():
-            if self._is_named or self.is_disowned:
+        """Wait until the event loop has started this task; called by the task itself.
+
+        `name`, `disown` and `Line.close` wake the thread. A finalizer that runs while this thread
+        has the lock does not wait, because the event loop waits for the lock.
+        """
+        line = self._line
+        assert line is not None
+        if is_owned(line.lock):
+            return
+        with line.lock:
+            if self._is_named or self.is_disowned or line.is_closed:
                 return
             named = self._on_named = threading.Event()
         self._call_loop()
-        while not named.wait(_LOOK_S):
-            if self.get_loop().is_closed() or self._worker.status in _ENDED:
-                return
+        named.wait()
 
     def _line_lock(self) -> Any:
         assert self._line is not None
@@ -335,10 +327,6 @@ class Foretold(Execution):
             # The success was reported with this id.
             event.stimulus_id = self._stimulus_id
         return event
-
-
-#: States of a worker that handles no messages any more
-_ENDED: Final = frozenset({Status.closing, Status.closed, Status.failed, Status.stopped})
 
 
 def _send(worker: Worker, message: dict[str, Any]) -> None:

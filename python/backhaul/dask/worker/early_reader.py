@@ -47,9 +47,6 @@ BEHIND_S: Final = 0.010
 #: Longest time that tasks wait for threads that run other early tasks, in seconds
 LEFT_S: Final = 0.050
 
-#: How long a thread ignores messages while the event loop has to handle some, in seconds
-_REST_S: Final = 0.02
-
 #: How long a message that only releases something waits to be sent with another one, in seconds, as
 #: in `backhaul.dask.comm.batched_stream`
 _RIDE_S: Final = 0.002
@@ -103,9 +100,12 @@ class WorkAhead:
         self._freed: dict[Any, int] = {}
         arrivals.on_rest = self._on_rest
         arrivals.on_take = self._on_take
+        arrivals.on_close = line.close
         arrivals.may_take = self._may_take
         #: Arrival time of a message that no thread has read; 0 if there is none
         self._unseen_s = 0.0
+        #: Whether a thread waits only for items, until threads may look at messages again
+        self._is_blind = False
         #: Last time at which the event loop took a part of a batch
         self._parted_s = 0.0
         #: Whether a task waits until the event loop has handled reports
@@ -156,16 +156,21 @@ class WorkAhead:
                         return get(False, None)
                 self._is_waiting = True
             item: Any = None
-            rest_s = 0.0
+            blind_s = 0.0
             try:
-                item, rest_s = self._wait(timeout_s)
+                item, blind_s = self._wait(timeout_s)
             finally:
                 item = self._leave(item)
             if item is not None:
                 return item
         finally:
             self._post.release()
-        return get(True, rest_s) if rest_s else get(False, None)
+        if blind_s:
+            # Before the check, because the event loop reads the mark after it has taken messages
+            self._is_blind = True
+            if not self._arrivals.may_look():
+                return get(True, blind_s)
+        return get(False, None)
 
     def _leave(self, item: Any) -> Any:
         """End the wait for messages; return the item that this thread runs next."""
@@ -199,7 +204,7 @@ class WorkAhead:
             if found is not None or left_s <= 0:
                 return found, 0.0
             if is_blind:
-                return None, min(left_s, _REST_S)
+                return None, left_s
             # An idle thread reports ended tasks to the state machine.
             if arrivals.has_unhandled(_TOLD_EACH):
                 self._tell()
@@ -346,9 +351,14 @@ class WorkAhead:
             if found is None:
                 return
             queue.SimpleQueue.put(executor._work_queue, found)
-            # If no thread can be started, existing threads run the task.
-            with contextlib.suppress(RuntimeError), executor._shutdown_lock:
-                executor._adjust_thread_count()
+            # If no thread can be started, existing threads run the task. The owner of this lock may
+            # read the state.
+            if executor._shutdown_lock.acquire(blocking=False):
+                try:
+                    with contextlib.suppress(RuntimeError):
+                        executor._adjust_thread_count()
+                finally:
+                    executor._shutdown_lock.release()
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
         """Make the item of a task that the state machine would start immediately; None if not."""
@@ -487,6 +497,9 @@ class WorkAhead:
     def _on_take(self, taken: int) -> None:
         """Drop the batches that the event loop takes; `taken` is the number of all taken ones."""
         self._unseen_s = 0.0
+        if self._is_blind and self._arrivals.may_look():
+            self._is_blind = False
+            queue.SimpleQueue.put(self._line.executor._work_queue, _WAKE)
         with self._line.lock:
             waiting, came = self._waiting, self._came
             if waiting and waiting[0][0] < taken:
@@ -552,6 +565,16 @@ class WorkAhead:
                 if key not in waiting and not is_known(state, key):
                     self._line.forget(key)
                     item.disown()
+
+
+class _Wake:
+    """An item for a thread that waits for items only: the thread waits for messages again."""
+
+    def run(self) -> None:
+        """Do nothing."""
+
+
+_WAKE: Final = _Wake()
 
 
 def _is_for_threads(batch: Any) -> bool:

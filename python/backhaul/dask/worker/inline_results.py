@@ -15,10 +15,11 @@ from distributed import Worker
 from backhaul.dask.comm.capabilities import offers
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.instance_patches import RESULT_REQUESTS
-from backhaul.dask.compat.names import SpillBuffer, TaskFinishedMsg, WorkerStateMachine
+from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
 from backhaul.dask.compat.operations import SMALL_RESULTS
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.serialize.inline_values import pickled_if_plain
+from backhaul.dask.worker.spill_buffer import STORES
 
 __all__ = [
     "CarryingTaskFinishedMsg",
@@ -114,8 +115,8 @@ def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | No
     bytes_max = asked_bytes(state, nbytes)
     if bytes_max is None:
         return None
-    data = state.data
-    if type(data) is SpillBuffer:
+    data: Any = state.data
+    if type(data) in STORES:
         # Without counting as a read of it.
         data = data.fast
     elif type(data) is not dict:

@@ -38,6 +38,7 @@ from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_told
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.protocols import ForetoldItem, Item
+from backhaul.dask.worker.spill_buffer import store_lock
 from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
 
 __all__ = [
@@ -56,9 +57,6 @@ INPUT_BYTES_MAX: Final = 32 << 20
 #: Most results that wait for the event loop, and their longest wait in seconds
 RESULTS_MAX: Final = 32
 REPORT_S: Final = 0.001
-
-#: How long a read of the results waits for a thread that handles messages, in seconds
-_SHOWN_S: Final = 0.001
 
 #: Replaces True while a task runs; a task that leaves the pool, or rejoins it, overwrites this mark
 _STAYS: Final = object()
@@ -82,6 +80,7 @@ class Line:
         Makes an `Item` of a ready task, with its inputs; None if the task cannot be queued here.
     lock : threading.RLock
         Held by the event loop while the state machine works, and by threads while they take a task.
+        The lock of the worker's store, if that is `QuickSpillBuffer`.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         The parameter.
     event_loop : asyncio.AbstractEventLoop
@@ -116,7 +115,9 @@ class Line:
         #: Handles the messages of early tasks in the event loop; False if it does so already
         self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)
-        self.lock = RLock()
+        self.lock = store_lock(data_of(worker)) or RLock()
+        #: Whether the stream of the scheduler's messages has ended
+        self.is_closed = False
         self.foretold: dict[Any, ForetoldItem] = {}
         #: Early tasks that have not ended
         self._foretold_running: set[Item] = set()
@@ -230,6 +231,13 @@ class Line:
         self.foretold[key] = item
         self._foretold_running.add(item)
 
+    def close(self) -> None:
+        """Wake the tasks that wait for the event loop: the stream has ended."""
+        with self.lock:
+            self.is_closed = True
+            for item in self.foretold.values():
+                item.disown()
+
     def foretold_runs(self) -> bool:
         """Tell whether a thread runs an early task; the lock is held."""
         return bool(self._foretold_running)
@@ -260,20 +268,14 @@ class Line:
         event_loop.call_soon(self._let_go)
         self._is_held = True
         self.holds += 1
-        # With time limits, because the owner of these locks may wait for a lock of the reader, that
-        # of the data or of a stream.
-        if (self.foretold or self._ended) and lock.acquire(timeout=_SHOWN_S):
-            try:
-                if self.lock.acquire(timeout=_SHOWN_S):
-                    try:
+        if self.foretold or self._ended:
+            with lock:
+                try:
+                    with self.lock:
                         self.handle()
-                    finally:
-                        self.lock.release()
-            except Exception as error:
-                # Ends the stream, as an error of a message handler does; the reader gets no error.
-                self.fail(error)
-            finally:
-                lock.release()
+                except Exception as error:
+                    # Ends the stream, as an error of a message handler does; the reader gets none.
+                    self.fail(error)
 
     def _let_go(self) -> None:
         self._is_held = False

@@ -1,6 +1,6 @@
-"""Short ways through a worker's store, for what stays in memory.
+"""Class of a worker's store: a short path for results in memory, and one lock.
 
-`distributed.spill.SpillBuffer` is four mappings of zict's on top of each other, each with its lock:
+`distributed.spill.SpillBuffer` has four mappings of zict on top of each other, each with a lock:
 to store, look up and release a small result takes 12 µs in them, more than any other part of a
 small task. Here the same changes are made directly in their dictionaries, if the result is not on
 disk, is not being written, and needs not be spilled. Dask's methods handle all other cases, and
@@ -9,39 +9,116 @@ all stores of a subclass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 from zict import LRU, Cache
 
-from backhaul.dask.compat.names import SpillBuffer, context_meter
+from backhaul._locks import RLock
+from backhaul.dask.compat.instance_patches import STORE_CLASS, STORE_LOCK
+from backhaul.dask.compat.names import SpillBuffer, Worker, context_meter
+from backhaul.dask.worker.lazy_collections import data_of
 
 __all__ = [
+    "STORES",
+    "QuickSpillBuffer",
     "has_room",
     "in_memory",
-    "quick_contains",
-    "quick_delitem",
-    "quick_getitem",
-    "quick_setitem",
+    "install_for_worker",
+    "may_be_guarded",
     "read_all",
+    "share_lock",
     "store_lock",
     "touch",
 ]
 
 
-def quick_getitem(original: Callable[[SpillBuffer, Any], object]) -> Callable[..., object]:
-    """Make a `__getitem__` without contexts for what is in memory."""
+class QuickSpillBuffer(SpillBuffer):
+    """A `SpillBuffer` that has a short path for results in memory, and one lock.
 
-    def __getitem__(self: SpillBuffer, key: Any) -> object:
+    The class of the store of a worker; `install_for_worker` sets it.
+    """
+
+    def __getitem__(self, key: Any) -> object:
         fast = self.fast
         if key not in fast:
-            return original(self, key)
+            return super().__getitem__(key)
         nbytes = fast.weights[key]
         _count_reads(self, 1, nbytes)
         return fast[key]
 
-    __getitem__.reads_all = True  # type: ignore[attr-defined]
-    return __getitem__
+    def __setitem__(self, key: Any, value: object) -> None:
+        # Short for a new key whose value fits beside all others
+        fast: Any = self.fast
+        slow: Any = self.slow
+        # Otherwise the result is on disk, or is being written or read
+        if not self._cancel_restore and key not in slow._last_updated:
+            weight = fast.weight(key, value)
+            with fast.lock:
+                if (
+                    key not in fast.d
+                    and not fast._cancel_evict
+                    and weight <= fast.n
+                    and fast.total_weight + weight + fast.offset <= fast.n
+                ):
+                    fast.d[key] = value
+                    fast.order._d[key] = None
+                    fast.weights[key] = weight
+                    fast.total_weight += weight
+                    is_stored = True
+                else:
+                    is_stored = False
+            if is_stored:
+                self.logged_pickle_errors.discard(key)
+                return
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        fast = self.fast
+        if not self._cancel_restore:
+            with fast.lock:
+                is_here = key in fast.d and not fast._cancel_evict
+                if is_here:
+                    del fast.d[key]
+                    del fast.order._d[key]
+                    fast.heavy._d.pop(key, None)
+                    fast.total_weight -= fast.weights.pop(key)
+            if is_here:
+                self.logged_pickle_errors.discard(key)
+                return
+        super().__delitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.fast.d or super().__contains__(key)
+
+
+# As programs see it
+QuickSpillBuffer.__name__ = QuickSpillBuffer.__qualname__ = SpillBuffer.__name__
+
+#: Stores whose dictionaries have the results in memory
+STORES: Final = frozenset({SpillBuffer, QuickSpillBuffer})
+
+
+def install_for_worker(worker: Worker) -> None:
+    """Give the store of a worker that class and one lock, if the store is Dask's and empty."""
+    data = data_of(worker)
+    if isinstance(data, SpillBuffer) and not data:
+        share_lock(data)
+        if type(data) is SpillBuffer and type(data.fast) is LRU and type(data.slow) is Cache:
+            STORE_CLASS.install(data, QuickSpillBuffer)
+
+
+def share_lock(data: SpillBuffer) -> None:
+    """Give a store one lock for its three mappings; no thread uses the store yet.
+
+    The lock also guards the state of the worker (`backhaul.dask.worker.local_queue`). So a
+    finalizer or a pickled value may read the state in a thread that has the lock of the store,
+    while another thread changes the state and uses the store. zict releases the lock while it reads
+    and writes files, as before.
+    """
+    lock = RLock()
+    for mapping in (data, data.fast, data.slow):
+        STORE_LOCK.install(mapping, lock)
 
 
 def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
@@ -56,11 +133,10 @@ def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
     """
     if (
         len(keys) > 1
-        and type(data) is SpillBuffer
-        and type(fast := data.fast) is LRU
-        # Otherwise `__getitem__` is not the patch above.
-        and hasattr(SpillBuffer.__getitem__, "reads_all")
+        # Dask's own measures each read.
+        and type(data) is QuickSpillBuffer
     ):
+        fast = data.fast
         found: dict[Any, Any] | None = None
         nbytes = 0.0
         with fast.lock:
@@ -83,7 +159,7 @@ def touch(data: Any, keys: Collection[Any]) -> float | None:
         Sum of their bytes; None, without any effect, if one is not in memory, or the store is not
         Dask's.
     """
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+    if type(data) not in STORES or type(fast := data.fast) is not LRU:
         return None
     with fast.lock:
         if not all(key in fast.d for key in keys):
@@ -109,7 +185,7 @@ def has_room(data: Any, nbytes: float) -> bool:
     """
     if type(data) is dict:
         return True
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+    if type(data) not in STORES or type(fast := data.fast) is not LRU:
         return False
     has_it: bool = nbytes <= fast.n and fast.total_weight + nbytes + fast.offset <= fast.n
     return has_it
@@ -133,7 +209,7 @@ def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
     """
     if type(data) is dict:
         return [data.get(key) for key in keys]
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+    if type(data) not in STORES or type(fast := data.fast) is not LRU:
         return None
     values = fast.d
     if fast._cancel_evict or not all(key in values for key in keys):
@@ -142,10 +218,16 @@ def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
 
 
 def store_lock(data: Any) -> Any:
-    """Return the lock of the memory of a worker's store; None if the store is not Dask's."""
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+    """Return the one lock of a worker's store, which guards the state too; None if none does."""
+    if not isinstance(data, SpillBuffer):
         return None
-    return fast.lock
+    slow: Any = data.slow
+    return data.lock if data.lock is data.fast.lock is slow.lock else None
+
+
+def may_be_guarded(data: Any) -> bool:
+    """Tell whether the lock of a state cannot be in conflict with the locks of a store of Dask."""
+    return not isinstance(data, SpillBuffer) or store_lock(data) is not None
 
 
 def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:
@@ -154,78 +236,3 @@ def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:
     totals["memory-read", "bytes"] += nbytes
     context_meter.digest_metric("memory-read", count, "count")
     context_meter.digest_metric("memory-read", nbytes, "bytes")
-
-
-def quick_setitem(
-    original: Callable[[SpillBuffer, Any, object], None],
-) -> Callable[[SpillBuffer, Any, object], None]:
-    """Make a `__setitem__` for a new key whose value fits beside all others."""
-
-    def __setitem__(self: SpillBuffer, key: Any, value: object) -> None:
-        slow, fast = self.slow, self.fast
-        if (
-            type(self) is SpillBuffer
-            and type(fast) is LRU
-            and type(slow) is Cache
-            and not self._cancel_restore
-            # The result is on disk, or is being written
-            and key not in slow._last_updated
-        ):
-            weight = fast.weight(key, value)
-            with fast.lock:
-                if (
-                    key not in fast.d
-                    and not fast._cancel_evict
-                    and weight <= fast.n
-                    and fast.total_weight + weight + fast.offset <= fast.n
-                ):
-                    fast.d[key] = value
-                    fast.order._d[key] = None
-                    fast.weights[key] = weight
-                    fast.total_weight += weight
-                    is_stored = True
-                else:
-                    is_stored = False
-            if is_stored:
-                self.logged_pickle_errors.discard(key)
-                return
-        original(self, key, value)
-
-    return __setitem__
-
-
-def quick_delitem(
-    original: Callable[[SpillBuffer, Any], None],
-) -> Callable[[SpillBuffer, Any], None]:
-    """Make a `__delitem__` for what is in memory."""
-
-    def __delitem__(self: SpillBuffer, key: Any) -> None:
-        fast = self.fast
-        if type(self) is SpillBuffer and type(fast) is LRU and not self._cancel_restore:
-            with fast.lock:
-                is_here = key in fast.d and not fast._cancel_evict
-                if is_here:
-                    del fast.d[key]
-                    del fast.order._d[key]
-                    fast.heavy._d.pop(key, None)
-                    fast.total_weight -= fast.weights.pop(key)
-            if is_here:
-                self.logged_pickle_errors.discard(key)
-                return
-        original(self, key)
-
-    return __delitem__
-
-
-def quick_contains(
-    original: Callable[[SpillBuffer, object], bool],
-) -> Callable[[SpillBuffer, object], bool]:
-    """Make a `__contains__` that looks into the memory first."""
-
-    def __contains__(self: SpillBuffer, key: object) -> bool:
-        fast = self.fast
-        if type(fast) is LRU and key in fast.d:
-            return True
-        return original(self, key)
-
-    return __contains__

@@ -29,8 +29,7 @@ from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line
 from backhaul.dask.worker.metrics import Sums, may_be_summed
 from backhaul.dask.worker.protocols import ForetoldItem
-from backhaul.dask.worker.spill_buffer import has_room, in_memory, store_lock
-from backhaul.dask.worker.state_lock import YIELD_S
+from backhaul.dask.worker.spill_buffer import has_room, in_memory
 
 __all__ = ["ThreadEvents", "lives_through"]
 
@@ -126,22 +125,11 @@ class ThreadEvents:
         )
 
     def _handle_with_locks(self, gone: list[Any]) -> bool:
-        """Handle messages, unless another thread keeps one of the locks for `YIELD_S`."""
+        """Handle messages; the lock of the inbox is held, and no other lock."""
         line = self._line
-        lock = store_lock(data_of(self._worker))
-        if not line.lock.acquire(timeout=YIELD_S):
-            return False
-        try:
-            if lock is not None and not lock.acquire(timeout=YIELD_S):
-                return False
-            try:
-                # Reports of the event loop come first.
-                return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
-            finally:
-                if lock is not None:
-                    lock.release()
-        finally:
-            line.lock.release()
+        with line.lock:
+            # Reports of the event loop come first.
+            return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
 
     def _handle_all(self, gone: list[Any]) -> bool:
         """Handle messages up to the first for the event loop, and perform the instructions.
@@ -227,12 +215,9 @@ class ThreadEvents:
         stream = self._worker.batched_stream
         if all(each[0] == "release-worker-data" for each in told):
             messages = [{"op": each[0], "key": each[2], "stimulus_id": each[1]} for each in told]
-            if isinstance(stream, SharedBatchedSend) and stream.lock.acquire(timeout=YIELD_S):
-                try:
-                    self.has_riders |= (rides := stream.ride_in_thread(messages))
-                finally:
-                    stream.lock.release()
-                if rides:
+            if isinstance(stream, SharedBatchedSend):
+                self.has_riders = True
+                if stream.post_in_thread(*messages, rides=True):
                     return
         else:
             # One of the instructions may need a thread.

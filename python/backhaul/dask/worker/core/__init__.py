@@ -7,8 +7,8 @@ Entry points: `ownership.Keeper` moves the state between Rust and Dask's objects
 
 Threads: any thread, with the lock.
 
-Locks: that of the worker's `local_queue` guards the state. A read by a thread that holds the lock
-of a stream or of a store waits for at most 0.25 s, and raises `RuntimeError` after that.
+Locks: that of the worker's `local_queue` guards the state and the store of results. A read waits
+for that lock, also in a thread that has the lock of a stream.
 
 Invariants: either Rust or Dask has the state, never both. Rust takes it only while no task is under
 way. After a transfer every attribute is equal to that of Dask's state machine after the same

@@ -40,10 +40,8 @@ class Owner(Protocol):
     """The object that moves the state between Rust and Python."""
 
     core: WorkerCore | None
-
-    @property
-    def lock(self) -> Any:
-        """The lock of the state."""
+    #: The lock of the state
+    lock: Any
 
     def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
         """Handle events in Rust up to the first that Python has to handle."""

@@ -9,10 +9,8 @@ read it for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-from backhaul._locks import is_owned
 from backhaul._native import WorkerCore
 from backhaul.dask.compat.instance_patches import WORKER_CORE
 from backhaul.dask.compat.names import (
@@ -33,9 +31,9 @@ from backhaul.dask.worker.core import state_transfer
 from backhaul.dask.worker.core.events import Told, handle, is_odd
 from backhaul.dask.worker.core.guarded_state import CoreTasks, LinesBehind, LogBehind, behind_class
 from backhaul.dask.worker.core.task_view import forgotten, new_view
-from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, known_task
+from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, data_of, known_task
+from backhaul.dask.worker.spill_buffer import may_be_guarded
 from backhaul.dask.worker.state_checks import is_plain, nobody_looks_on, threads_suffice
-from backhaul.dask.worker.state_lock import ShortOfTime, is_amid
 
 __all__ = ["Keeper", "keeper_for"]
 
@@ -69,13 +67,13 @@ class Keeper:
     rests : bool, default True
         Whether Rust imports the state only if no task is under way and no program has read the
         state for a while.
-    is_amid : callable, optional
-        Tells whether this thread has another lock, for which the owner of `lock` may wait.
 
     Attributes
     ----------
     core : WorkerCore or None
         The state, while Rust has it.
+    lock : threading.RLock
+        The parameter.
     """
 
     def __init__(
@@ -84,10 +82,9 @@ class Keeper:
         lock: Any,
         *,
         rests: bool = True,
-        is_amid: Callable[[], bool] | None = None,
     ) -> None:
         self._state: Any = state
-        self._lock = lock
+        self.lock = lock
         self.core: WorkerCore | None = None
         self._rests = rests
         self._kind: Any = type(state)
@@ -107,15 +104,6 @@ class Keeper:
         self._is_giving = False
         #: Reports ended tasks to the state, as far as any thread may
         self.hear: Callable[[], object] = _nothing
-        self._is_amid = is_amid
-
-    @property
-    def lock(self) -> Any:
-        """The lock, for `with`, which raises `RuntimeError` instead of a deadlock."""
-        lock, is_amid = self._lock, self._is_amid
-        if is_amid is None or is_owned(lock) or not is_amid():
-            return lock
-        return ShortOfTime(lock)
 
     # Called with the lock
 
@@ -415,10 +403,11 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
         # A program may refer to a plain dictionary or log that was there before.
         or type(state.tasks) is not KeptTasks
         or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
+        or not may_be_guarded(data_of(worker))
         or not WORKER_CORE.fits(state)
     ):
         return None
-    return Keeper(state, line.lock, is_amid=partial(is_amid, worker))
+    return Keeper(state, line.lock)
 
 
 def _error_of(error: BaseException) -> tuple[Any, ...]:

@@ -133,21 +133,27 @@ def test_messages_are_told_beside_the_best_peer() -> None:
 
 
 def test_memory_is_told_as_a_share() -> None:
-    def of(name: str, peak: int) -> SimpleNamespace:
+    def of(name: str, peak: int, ratio: float) -> SimpleNamespace:
         return SimpleNamespace(
-            configuration=name, peak_pss=Spread(peak, peak, peak), ratio=1.0, seconds=[1.0],
-            mean_pss_bytes=[peak], fresh=SimpleNamespace(pss=peak),
-            rest=[SimpleNamespace(pss=peak)],
+            job="climatology", configuration=name, peak_pss=Spread(peak, peak, peak), ratio=ratio,
+            peak_workers_pss=Spread(peak, peak, peak), workers_ratio=ratio, seconds_median=1.0,
+            seconds_ratio=1.0, rest=[SimpleNamespace(pss=peak)],
+            facts=[{"pauses": 2}, {"pauses": 0}],
         )  # fmt: skip
 
-    answer = memory_answer(report(of("tcp", 3 << 30), of("backhaul", 2 << 30)))
+    rows = [of("tcp", 3 << 30, 1.0), of("backhaul", 2 << 30, 0.67)]
+    found = report(*rows)
+    found.findings = {"means": {"backhaul": {"workers": 0.67, "all": 0.7, "seconds": 0.5}}}
+    answer = memory_answer(found)
     assert answer.sentence == (
-        "backhaul holds 0.67 × the memory of tcp at its peak: 2 GiB against 3 GiB"
+        "workers of backhaul hold 0.67 × the memory of those of tcp at their peak, "
+        "all processes 0.70 ×, in 0.50 × the time"
     )
     lines = printed(answer.table)
     assert max(map(len, lines)) <= WIDTH
     assert not any("…" in line for line in lines)
     assert any("3072.0" in line for line in lines)
+    assert answer.notes[-1] == "climatology, backhaul: pauses [2, 0]"
 
 
 def placed(**means: float) -> Any:

@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from distributed import Client
 
-from backhaul.bench.memory import Series, mean_pss
+from backhaul.bench.jobs import make_job
+from backhaul.bench.memory import Series, geometric_means, mean_pss
+from backhaul.bench.memory_cases import CASES
 from backhaul.bench.memory_tables import course
 from backhaul.bench.pss import Memory, Sample, Sampler, memfd_bytes, read_all, read_memory
 
@@ -107,6 +111,7 @@ def test_a_sampler_marks_what_it_reads_with_the_phase() -> None:
 def test_a_sampler_tells_that_a_process_ended() -> None:
     with child() as pid:
         sampler = Sampler({"all": [pid]}, interval_s=0.001)
+        sampler.phase = "run"
     with pytest.raises(ProcessLookupError), sampler:
         sampler._thread.join(60)
 
@@ -122,18 +127,33 @@ def test_the_course_shows_the_highest_sample_of_each_stretch() -> None:
     assert (phases[0], phases[50], phases[-1]) == ("R", "R", "·")
 
 
+def test_ratios_of_jobs_are_averaged() -> None:
+    def row(configuration: str, ratio: float) -> Any:
+        return SimpleNamespace(
+            configuration=configuration, workers_ratio=ratio, ratio=1.0, seconds_ratio=ratio / 2
+        )
+
+    rows = [row("tcp", 1.0), row("backhaul", 0.5), row("tcp", 1.0), row("backhaul", 2.0)]
+    means = geometric_means(rows)
+    assert list(means) == ["tcp", "backhaul"]
+    assert means["backhaul"] == pytest.approx({"workers": 1.0, "all": 1.0, "seconds": 0.5})
+
+
 def test_the_memory_of_both_clusters_is_sampled(run_json: RunJson) -> None:
     report = run_json(
         *("bench", "memory", "--size", "3000", "--chunks", "1000", "--repetitions", "2"),
         *("--settle", "0"),
     )
-    assert report["schema"] == "backhaul.bench.memory/1"
+    assert report["schema"] == "backhaul.bench.memory/2"
     assert [row["configuration"] for row in report["rows"]] == ["tcp", "backhaul"]
+    assert set(report["means"]) == {"tcp", "backhaul"}
     for row in report["rows"]:
+        assert row["job"] == "transpose-sum"
         assert row["input_bytes"] == 3000**2 * 8
-        assert len(row["peak_pss_bytes"]) == len(row["rest"]) == len(row["seconds"]) == 2
         # The array is held while it is summed.
         assert row["peak_pss"][0] > row["fresh"][0] + row["input_bytes"]
+        assert len(row["peak_pss_bytes"]) == len(row["rest"]) == len(row["seconds"]) == 2
+        assert row["peak_workers_pss"][0] <= row["peak_pss"][0]
         assert 0 < row["sampling_cpu_share"] < 1
         series = row["series"]
         assert set(series["pss_bytes"]) == {"client", "scheduler", "workers"}
@@ -141,3 +161,18 @@ def test_the_memory_of_both_clusters_is_sampled(run_json: RunJson) -> None:
         lengths = {len(series[name]) for name in ("seconds", "phase", "memfd_bytes")}
         assert lengths == {len(column) for column in series["shmem_bytes"].values()}
     assert report["lanes"] == {"tcp": ["tcp"], "backhaul": ["shm"]}
+
+
+def test_jobs_check_their_results() -> None:
+    with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+        for name, case in CASES.items():
+            parameters = {**case.parameters, **case.first, "seed": 3}
+            job = make_job(case.job, **parameters)
+            job.prepare(client)
+            job.run(client)
+            job.check(client)
+            assert job.facts(client).keys() >= ({"pauses", "spilled"} if case.has_facts else set())
+            job.result += 1.0
+            with pytest.raises(ValueError, match="wrong result"):
+                job.check(client)
+            assert job.input_bytes > 0, name

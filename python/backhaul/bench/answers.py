@@ -180,35 +180,43 @@ def memory_answer(report: Report[Any, Any]) -> Answer:
     """Say what each cluster held."""
     options = report.options
     table = _table(
-        f"PSS of all processes in MiB, x of {options.size} × {options.size} float64 "
-        f"({format_bytes(8 * options.size**2)})",
-        ["configuration"],
-        ["peak", "of the first", "mean", "fresh", "at rest", "s"],
+        f"PSS in MiB, {options.workers} workers × {options.threads} threads",
+        ["job", "cluster"],
+        ["workers", "×", "all", "rest", "s", "×"],
     )
     for row in report.rows:
         table.add_row(
+            row.job,
             row.configuration,
+            _mib(row.peak_workers_pss.median),
+            f"{row.workers_ratio:.2f}",
             _mib(row.peak_pss.median),
-            f"{row.ratio:.2f}",
-            _mib(_median(row.mean_pss_bytes)),
-            _mib(row.fresh.pss),
             _mib(row.rest[-1].pss),
-            f"{_median(row.seconds):.3f}",
+            f"{row.seconds_median:.3f}",
+            f"{row.seconds_ratio:.2f}",
         )
+    means = report.findings["means"]
     found = _ours(report.rows)
     if found is None:
         row = report.rows[0]
         sentence = f"{row.configuration} holds {format_bytes(row.peak_pss.median)} at its peak"
     else:
-        first, own = found
+        first, own = (each.configuration for each in found)
+        mean = means[own]
         sentence = (
-            f"{own.configuration} holds {own.peak_pss.median / first.peak_pss.median:.2f} × the "
-            f"memory of {first.configuration} at its peak: {format_bytes(own.peak_pss.median)} "
-            f"against {format_bytes(first.peak_pss.median)}"
+            f"workers of {own} hold {mean['workers']:.2f} × the memory of those of {first} at "
+            f"their peak, all processes {mean['all']:.2f} ×, in {mean['seconds']:.2f} × the time"
         )
     notes = [
-        f"Medians of {options.repetitions}; PSS: shared pages count once, divided up. At rest: "
-        "after the job."
+        f"Medians of {options.repetitions}; PSS: shared pages count once, divided up. Peaks of the "
+        "workers and of all processes; rest: all processes after the job.",
+        "×: of the first configuration; the sentence has their geometric means.",
+    ]
+    notes += [
+        f"{row.job}, {row.configuration}: "
+        + ", ".join(f"{name} {[each[name] for each in row.facts]}" for name in row.facts[0])
+        for row in report.rows
+        if row.facts
     ]
     return Answer(sentence, table, notes)
 

@@ -20,6 +20,8 @@ from backhaul.bench.command_options import (
     saturation,
     verbose_option,
 )
+from backhaul.bench.memory_cases import CASES as MEMORY_CASES
+from backhaul.bench.memory_cases import TRANSPOSE_SUM
 from backhaul.bench.option_types import (
     ChunkType,
     ListType,
@@ -305,7 +307,23 @@ def transpose_sum(**chosen: Any) -> None:
 
 
 @click.command(cls=BriefCommand, short_help="Memory of a whole cluster over time.")
+@click.option(
+    "--job",
+    "jobs",
+    type=ListType(tuple(MEMORY_CASES), all=tuple(MEMORY_CASES)),
+    default=TRANSPOSE_SUM,
+    show_default=True,
+    help=f"Comma-separated, or all: {', '.join(MEMORY_CASES)}.",
+)
 @_array_options(size=12_000, chunks=2000)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of their usual size that jobs other than transpose-sum have.",
+)
+@click.option("--memory-limit", help="Of each worker [default: 4GB; the spill jobs have less].")
 @click.option(
     "--interval",
     "interval_s",
@@ -325,7 +343,7 @@ def transpose_sum(**chosen: Any) -> None:
 @cluster_options(repetitions=5)
 @verbose_option
 def memory(**chosen: Any) -> None:
-    """Sample the memory of all processes of a cluster while it sums x + x.T.
+    """Sample the memory of all processes of a cluster while it runs whole jobs.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
@@ -333,6 +351,7 @@ def memory(**chosen: Any) -> None:
     from backhaul.bench.answers import memory_answer
     from backhaul.bench.memory_tables import memory_tables
 
+    named(chosen, "jobs", "--job")
     run_benchmark(job, memory_tables, chosen, answer=memory_answer)
 
 

@@ -38,16 +38,27 @@ def memory_tables(report: Report[memory.Options, memory.Row]) -> Group:
     """
     options = report.options
     runs = Table(
-        title=f"\nPSS of all processes while (x + x.T).sum() runs, x of {options.size} × "
-        f"{options.size} float64 ({format_bytes(8 * options.size**2)}), chunks of "
-        f"{options.chunks} × {options.chunks}, {options.workers} workers × {options.threads} "
-        "threads",
+        title=f"\nPSS of all processes while a job runs, {options.workers} workers × "
+        f"{options.threads} threads; transpose-sum: (x + x.T).sum(), x of {options.size} × "
+        f"{options.size} float64, chunks of {options.chunks} × {options.chunks}",
         title_justify="left",
     )
     rests = Table(title="\nPSS of all processes at rest", title_justify="left")
     for table in (runs, rests):
+        table.add_column("job", no_wrap=True)
         table.add_column("configuration", no_wrap=True)
-    for name in ("peak", "min – max", "of the first", "anon", "shmem", "swap", "memfds", "mean"):
+    for name in (
+        "peak",
+        "min – max",
+        "of the first",
+        "workers",
+        "of the first",
+        "anon",
+        "shmem",
+        "swap",
+        "memfds",
+        "mean",
+    ):
         runs.add_column(name, justify="right", no_wrap=True)
     runs.add_column("s", justify="right")
     for name in (
@@ -65,37 +76,40 @@ def memory_tables(report: Report[memory.Options, memory.Row]) -> Group:
     for row in report.rows:
         peak, last = row.peak, row.rest[-1]
         means = sorted(row.mean_pss_bytes)
-        seconds = sorted(row.seconds)
         runs.add_row(
+            row.job,
             row.configuration,
             format_bytes(row.peak_pss.median),
             f"{format_bytes(row.peak_pss.minimum)} – {format_bytes(row.peak_pss.maximum)}",
             f"{row.ratio:.2f}",
+            format_bytes(row.peak_workers_pss.median),
+            f"{row.workers_ratio:.2f}",
             *(format_bytes(each) for each in (peak.anon, peak.shmem, peak.swap)),
             format_bytes(row.peak_memfd_bytes),
             format_bytes(means[len(means) // 2]),
-            f"{seconds[len(seconds) // 2]:.3f}",
+            f"{row.seconds_median:.3f}",
         )
         rests.add_row(
+            row.job,
             row.configuration,
             *(format_bytes(each.pss) for each in (row.fresh, row.rest[0], last)),
             *(format_bytes(each) for each in (last.anon, last.shmem, row.rest_memfd_bytes[-1])),
             format_bytes(row.growth_bytes_per_repetition),
         )
         bars, phases = course(row.series, most)
-        parts.append(Text(f"{bars}  {row.configuration}"))
+        parts.append(Text(f"{bars}  {row.job}, {row.configuration}"))
         parts.append(Text(phases, style="dim"))
     sampling = "; ".join(
-        f"{row.configuration}: every {row.sampling_interval_s.median * 1e3:.0f} ms (at most "
-        f"{row.sampling_interval_s.maximum * 1e3:.0f}), {row.sampling_cpu_share:.1%} of a CPU"
+        f"{row.job}, {row.configuration}: every {row.sampling_interval_s.median * 1e3:.0f} ms (at "
+        f"most {row.sampling_interval_s.maximum * 1e3:.0f}), {row.sampling_cpu_share:.1%} of a CPU"
         for row in report.rows
     )
     parts.append(
         Text(
             f"{format_bytes(most)} at full height; R the job, p making x, c checking, · releasing "
             "and rest.\n"
-            f"Medians over {options.repetitions} repetitions on one cluster after the other; the "
-            "job is sampled while it is timed. Anon, shmem, swap: of the highest peak.\nMemfds: "
+            f"Medians over {options.repetitions} repetitions on clusters in turn; a job is sampled "
+            "while it is timed. Anon, shmem, swap: of the highest peak.\nMemfds: "
             "pages of files in memory that a process has open, mapped or not. Fresh: modules "
             f"loaded; after n: {options.settle_s:g} s after repetition n, all dropped.\n"
             f"Sampled from outside: {sampling}.\n"

@@ -173,7 +173,7 @@ class Sampler:
         interval_s: float,
         cpu_share_max: float = 0.1,
     ) -> None:
-        #: Phase that samples are marked with, from now on
+        #: Phase that samples are marked with, from now on; the thread reads nothing while it is ""
         self.phase = ""
         #: In order of time
         self.samples: list[Sample] = []
@@ -235,6 +235,8 @@ class Sampler:
     def _run(self) -> None:
         took_s = 0.0
         while not self._stop.wait(max(self._interval_s, took_s * self._rest_factor)):
+            if not self.phase:
+                continue
             before = self.cpu_seconds
             try:
                 self.sample()

@@ -315,8 +315,9 @@ class MemoryWatch:
     """Watches the memory of this process and shrinks its arena where memory is short.
 
     A thread without Python looks at an interval, until the object is dropped. The thread bounds the
-    arena by what the rest of the process leaves of the limit, gives idle freed blocks back, and
-    writes the result into a file in memory, ``backhaul-memory`` among the descriptors of the
+    arena by the memory that the rest of the process leaves of the limit, keeps freed blocks only
+    below the peak of the use within `window_s`, below `target_bytes` and while the host has memory,
+    and writes the result into a file in memory, ``backhaul-memory`` among the descriptors of the
     process: the time of the look (`time.monotonic_ns`), the resident bytes, and how many of these
     do not count, as three integers of 64 bits.
 
@@ -325,12 +326,16 @@ class MemoryWatch:
     arena : Arena
         The arena of the process.
     kept_bytes : int
-        Freed blocks beyond this go back to the system once they have been free for `idle_s`, the
-        others once they have been free for ten times as long.
+        Freed blocks that are kept whatever the demand is, until none is taken for `idle_s`, in
+        bytes.
+    window_s : float
+        Time for which a peak of the use counts as demand, in seconds.
     idle_s, interval_s : float
         Times in seconds, the latter between two looks.
     limit_bytes : int, optional
         Bound on the memory of the process, with freed blocks, in bytes.
+    target_bytes : int, optional
+        Memory of the process above which it keeps no freed blocks, in bytes.
 
     Raises
     ------
@@ -345,9 +350,11 @@ class MemoryWatch:
         arena: Arena,
         *,
         kept_bytes: int,
+        window_s: float,
         idle_s: float,
         interval_s: float,
         limit_bytes: int | None = None,
+        target_bytes: int | None = None,
     ) -> MemoryWatch: ...
     def look(self) -> tuple[int, int]:
         """Look now, as the thread does.

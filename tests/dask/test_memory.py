@@ -133,7 +133,9 @@ from backhaul.dask.worker import memory
 MIB = 1 << 20
 DEADLINE_S = 300
 arena = Arena()
-watch = MemoryWatch(arena, kept_bytes=1 << 40, idle_s=3600, interval_s=3600)
+watch = MemoryWatch(
+    arena, kept_bytes=1 << 40, window_s=3600, idle_s=3600, interval_s=3600
+)
 ours, theirs = Context(lanes=["shm"], arena=arena), Context(lanes=["shm"])
 with theirs.listen("127.0.0.1:0") as listener:
     connecting = ours.connect(listener.address)
@@ -362,7 +364,9 @@ DEADLINE_S = 300
 arena = Arena()
 
 def watch_with(**limit):
-    return MemoryWatch(arena, kept_bytes=1 << 40, idle_s=3600, interval_s=3600, **limit)
+    return MemoryWatch(
+        arena, kept_bytes=1 << 40, window_s=3600, idle_s=3600, interval_s=3600, **limit
+    )
 
 watch = watch_with(limit_bytes=watch_with().look()[0] + 100 * MIB)
 with numpy_memory.arrays_in(arena):
@@ -395,26 +399,56 @@ def test_free_blocks_give_way_to_private_memory(start: Start) -> None:
     assert program.wait() == 0, program.output
 
 
-def test_idle_free_blocks_are_given_back() -> None:
+def test_free_blocks_follow_demand() -> None:
     arena = Arena()
+
+    def watch_with(idle_s: float = 3600) -> _native.MemoryWatch:
+        # After its first look, the thread of the watch sleeps until the test has ended.
+        return _native.MemoryWatch(
+            arena, kept_bytes=8 * MIB, window_s=3600, idle_s=idle_s, interval_s=3600
+        )
+
+    def cached_bytes(watch: _native.MemoryWatch) -> int:
+        watch.look()
+        return arena.statistics()["cached_bytes"]
+
+    watch = watch_with()
     held = [arena.take(nbytes) for nbytes in (8 * MIB, 16 * MIB, 32 * MIB)]
     held.clear()
-
-    def wait_for_cached_bytes(least: int, most: int, idle_s: float) -> None:
-        watch = _native.MemoryWatch(arena, kept_bytes=8 * MIB, interval_s=0.01, idle_s=idle_s)
-        give_up_at = time.monotonic() + DEADLINE_S
-        while arena.statistics()["cached_bytes"] > most:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.01)
-        assert arena.statistics()["cached_bytes"] >= least
-        del watch
-
-    wait_for_cached_bytes(56 * MIB, 56 * MIB, 3600)
-    # The one freed last is kept for ten times as long as the others.
-    wait_for_cached_bytes(1, 8 * MIB, 2)
+    # All of it was taken and used within the window.
+    assert cached_bytes(watch) == 56 * MIB
+    # A watch that has seen no demand.
+    del watch
+    watch = watch_with()
+    assert 0 < cached_bytes(watch) <= 8 * MIB
     held.append(arena.take(MIB))
-    wait_for_cached_bytes(0, 0, 0.02)
+    watch = watch_with(idle_s=0)
+    assert cached_bytes(watch) == 0
     assert arena.statistics()["live_bytes"] == MIB
+
+
+def arrays_of_two_sizes() -> dict[str, int]:
+    """Fill 160 MiB in arrays of 16 MiB, drop these, and fill as much in arrays of 10 MiB."""
+    for nbytes in (16 * MIB, 10 * MIB):
+        arrays = [np.ones(nbytes, np.uint8) for _ in range(160 * MIB // nbytes)]
+        del arrays[1:]
+    return worker_arena()
+
+
+@cluster(worker_kwargs={"memory_limit": "4 GiB"})
+async def test_a_worker_keeps_no_more_than_its_peak_and_gives_that_back(
+    client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
+) -> None:
+    found = await client.submit(arrays_of_two_sizes)
+    # One array of each size lives at the same time, and there is a floor.
+    assert found["resident_bytes"] < (160 + 2 * 16 + 8 + 8) * MIB, found
+    await eventually(lambda: worker_arena()["cached_bytes"] <= 8 * MIB)
+
+
+def worker_arena() -> dict[str, int]:
+    arena = shared_arena(distributed_settings())
+    assert arena is not None
+    return arena.statistics()
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)

@@ -5,7 +5,8 @@
 //!
 //! - bounds the arena by the limit less the memory outside the arena, so that free blocks give way
 //!   before the process exceeds the limit;
-//! - gives back free blocks that nothing has taken for a while;
+//! - chooses how many free blocks stay, by demand and by shortage (`retention.rs`), and gives the
+//!   others back;
 //! - writes the result into a file in memory, from which a supervisor of the process can read it
 //!   ([`REPORT_NAME`]).
 
@@ -13,15 +14,18 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use backhaul_shm::arena::Arena;
+use backhaul_shm::arena::{Arena, Kept};
 use backhaul_shm::leased::{borrowed_mapping_bytes, orphaned_bytes};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::pwrite;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::host_memory::HostMemory;
+use crate::retention::{Retention, RetentionConfig};
 
 /// Name of the memfd of the report
 ///
@@ -29,14 +33,20 @@ use rustix::time::{ClockId, clock_gettime};
 /// monotonic clock in nanoseconds, the resident bytes, and how many of these do not count.
 const REPORT_NAME: &str = "backhaul-memory";
 
+/// Time between two looks at the memory of the host
+const SHORTAGE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Bounds and times of a [`MemoryWatch`]
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryWatchConfig {
     /// Bound on the counted and the cached memory of the process; `usize::MAX` for none
     pub limit_bytes: usize,
-    /// Free blocks beyond this go once they have been free for `idle`, the others once they have
-    /// been free for ten times as long
+    /// Memory of the process above which it keeps no free blocks; `usize::MAX` for none
+    pub target_bytes: usize,
+    /// Free blocks that stay whatever the demand is, until none is taken for `idle`
     pub kept_bytes: usize,
+    /// Time for which a peak of the use counts as demand
+    pub window: Duration,
     /// See `kept_bytes`
     pub idle: Duration,
     /// Time between two looks
@@ -72,6 +82,14 @@ impl MemoryWatch {
         let watched = Arc::new(Watched {
             arena: arena.clone(),
             config,
+            retention: Mutex::new(Retention::new(RetentionConfig {
+                target_bytes: config.target_bytes,
+                floor_bytes: config.kept_bytes,
+                window: config.window,
+                idle: config.idle,
+            })),
+            host: HostMemory::new(),
+            shortage: Mutex::default(),
             report: memfd_create(REPORT_NAME, MemfdFlags::CLOEXEC)?,
             process: process::id(),
         });
@@ -96,6 +114,10 @@ impl MemoryWatch {
 struct Watched {
     arena: Arena,
     config: MemoryWatchConfig,
+    retention: Mutex<Retention>,
+    host: HostMemory,
+    /// Last look at the memory of the host, and the shortage that it found
+    shortage: Mutex<Option<(Instant, bool)>>,
     report: OwnedFd,
     /// The process that is watched; a forked child is another
     process: u32,
@@ -113,13 +135,32 @@ impl Watched {
             self.arena
                 .set_bytes_max(left_bytes.min(self.arena.config().bytes_max));
         }
-        self.arena.trim_idle(config.kept_bytes, config.idle);
-        self.arena.trim_idle(0, config.idle.saturating_mul(10));
+        let is_host_short = self.is_host_short();
+        self.arena.adjust_kept(|demand| {
+            let mut retention = self
+                .retention
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            retention.handle_look(Instant::now(), demand, found.outside_bytes, is_host_short)
+        });
         if self.arena.statistics().cached_bytes < found.cached_bytes {
             found = self.measure()?;
         }
         self.write_report(found.look)?;
         Ok(found.look)
+    }
+
+    /// Returns whether the host is short of memory, as of the last half second
+    fn is_host_short(&self) -> bool {
+        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        match *shortage {
+            Some((at, is_short)) if at.elapsed() < SHORTAGE_INTERVAL => is_short,
+            _ => {
+                let is_short = self.host.is_short();
+                *shortage = Some((Instant::now(), is_short));
+                is_short
+            }
+        }
     }
 
     fn measure(&self) -> io::Result<Measured> {
@@ -173,6 +214,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         self.arena.set_bytes_max(self.arena.config().bytes_max);
+        self.arena.adjust_kept(|_| Kept::default());
     }
 }
 
@@ -277,7 +319,9 @@ mod tests {
     fn config(limit_bytes: usize) -> MemoryWatchConfig {
         MemoryWatchConfig {
             limit_bytes,
+            target_bytes: usize::MAX,
             kept_bytes: usize::MAX,
+            window: Duration::from_secs(3600),
             idle: Duration::from_secs(3600),
             // Only looks of the tests count.
             interval: Duration::from_secs(3600),

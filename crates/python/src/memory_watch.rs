@@ -17,21 +17,28 @@ pub(crate) struct MemoryWatch {
 #[pymethods]
 impl MemoryWatch {
     #[new]
-    #[pyo3(signature = (arena, *, kept_bytes, idle_s, interval_s, limit_bytes = None))]
+    #[pyo3(signature = (
+        arena, *, kept_bytes, window_s, idle_s, interval_s, limit_bytes = None, target_bytes = None
+    ))]
     fn new(
         arena: &Arena,
         kept_bytes: &Bound<'_, PyAny>,
+        window_s: f64,
         idle_s: f64,
         interval_s: f64,
         limit_bytes: Option<Bound<'_, PyAny>>,
+        target_bytes: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = MemoryWatchConfig {
             limit_bytes: usize::MAX,
+            target_bytes: usize::MAX,
             kept_bytes: arguments::count("kept_bytes", kept_bytes)?,
-            idle: Duration::try_from_secs_f64(idle_s).unwrap_or(Duration::MAX),
-            interval: Duration::try_from_secs_f64(interval_s).unwrap_or(Duration::MAX),
+            window: seconds(window_s),
+            idle: seconds(idle_s),
+            interval: seconds(interval_s),
         };
         arguments::set(&mut config.limit_bytes, "limit_bytes", limit_bytes)?;
+        arguments::set(&mut config.target_bytes, "target_bytes", target_bytes)?;
         let watch = backhaul::MemoryWatch::start(&arena.arena, config)?;
         Ok(Self { watch })
     }
@@ -41,4 +48,9 @@ impl MemoryWatch {
         let look = py.detach(|| self.watch.look())?;
         Ok((look.counted_bytes, look.resident_bytes))
     }
+}
+
+/// Time in seconds, without end where it is too long
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

@@ -29,6 +29,7 @@ mod memory;
 #[cfg(test)]
 mod model_tests;
 mod segment;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +39,6 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
@@ -47,6 +47,7 @@ use self::blocks::{Blocks, Cold, DeferredWork, Fresh, Trim};
 pub use self::fork::ForkGuard;
 pub use self::lease::Lease;
 use self::memory::Memory;
+pub use self::statistics::{ArenaStatistics, Demand, Kept};
 use crate::fork::Origin;
 use crate::mapping::{HUGE_PAGE_BYTES, is_as_in_file, populate};
 use crate::size_class::SizeClass;
@@ -204,16 +205,8 @@ impl Arena {
     /// Gives pages of free blocks back to the system, those freed longest ago first, until at most
     /// `cached_bytes` are left
     pub fn trim(&self, cached_bytes: usize) {
-        self.trim_idle(cached_bytes, Duration::ZERO);
-    }
-
-    /// As [`trim`](Self::trim), but only blocks that have been free for `idle` or longer
-    pub fn trim_idle(&self, cached_bytes: usize, idle: Duration) {
-        // Before the clock of the system started, no block was free.
-        if let Some(since) = Instant::now().checked_sub(idle) {
-            self.shared
-                .defer(|blocks, deferred| blocks.shrink_idle(cached_bytes, since, deferred));
-        }
+        self.shared
+            .defer(|blocks, deferred| blocks.shrink(cached_bytes, deferred));
     }
 
     /// The bounds that the arena was made with
@@ -370,36 +363,6 @@ impl Drop for ArenaBuf {
         let freed = self.arena.free(self.start);
         debug_assert!(freed, "a buffer frees its block once");
     }
-}
-
-/// Snapshot of an arena
-///
-/// Sizes of blocks are those of their classes.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ArenaStatistics {
-    /// Bytes of the blocks that are handed out
-    pub live_bytes: usize,
-    /// Bytes of the blocks that peers have leases on or that forked children inherited, live or freed
-    pub leased_bytes: usize,
-    /// Bytes of the blocks that are freed, but leased or inherited
-    pub orphaned_bytes: usize,
-    /// Bytes of the blocks that are freed and used no more, since a peer may have them for ever
-    pub abandoned_bytes: usize,
-    /// Bytes of the free blocks that keep their pages
-    pub cached_bytes: usize,
-    /// Bytes of the blocks that are copy-on-write, whatever their use: each of their pages may be
-    /// mapped twice in this process, and so count twice in its resident size
-    pub copy_on_write_bytes: usize,
-    /// Bytes of all segments, with the blocks that have no pages
-    pub mapped_bytes: usize,
-    /// Largest `live_bytes` there has been
-    pub peak_bytes: usize,
-    /// Blocks served with their pages
-    pub hits: u64,
-    /// Blocks that needed pages from the system
-    pub misses: u64,
-    /// Requests that were large enough, and refused by the bound or by the system
-    pub refused: u64,
 }
 
 /// State that the clones of an arena, its buffers and its leases share

@@ -11,11 +11,10 @@ mod invariants;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::memory::Memory;
 use super::segment::{Block, Segment, Usage};
-use super::{ArenaConfig, ArenaStatistics};
+use super::{ArenaConfig, ArenaStatistics, Demand, Kept};
 use crate::mapping::HUGE_PAGE_BYTES;
 use crate::size_class::SizeClass;
 
@@ -37,6 +36,9 @@ pub(super) struct Blocks {
     config: ArenaConfig,
     /// Bound in force; `config` has the first one, from which the sizes of segments follow
     pub(super) bytes_max: usize,
+    kept: Kept,
+    /// Since [`Blocks::take_demand`] was called last
+    demand: Demand,
     /// By address
     segments: BTreeMap<usize, Segment>,
     classes: Box<[Class]>,
@@ -50,6 +52,8 @@ impl Blocks {
         Self {
             config,
             bytes_max: config.bytes_max,
+            kept: Kept::default(),
+            demand: Demand::default(),
             segments: BTreeMap::new(),
             classes: (0..SizeClass::COUNT).map(|_| Class::default()).collect(),
             frees: 0,
@@ -286,6 +290,7 @@ impl Blocks {
         let statistics = &mut self.statistics;
         statistics.live_bytes += bytes;
         statistics.peak_bytes = statistics.peak_bytes.max(statistics.live_bytes);
+        self.count_taken(bytes);
         let memory = &self.segments[&block.base].memory;
         memory.mapping().at(block.index * bytes)
     }
@@ -322,11 +327,7 @@ impl Blocks {
         segment.entry(block.index).usage = Usage::Cached;
         let class = segment.class.index();
         let cached = &mut self.classes[class].cached;
-        cached.push_back(Cached {
-            freed,
-            since: Instant::now(),
-            block,
-        });
+        cached.push_back(Cached { freed, block });
     }
 
     /// Bytes of the blocks that may have pages
@@ -537,8 +538,6 @@ struct Class {
 struct Cached {
     /// `Blocks::frees` when it was cached
     freed: u64,
-    /// When it was cached
-    since: Instant,
     block: BlockId,
 }
 

@@ -167,6 +167,19 @@ impl Model {
                     self.forget();
                 }
             }
+            Step::Keep {
+                committed_bytes,
+                floor_bytes,
+            } => {
+                self.arena.adjust_kept(|demand| {
+                    assert!(demand.used_peak_bytes >= demand.used_bytes);
+                    Kept {
+                        committed_bytes,
+                        floor_bytes,
+                    }
+                });
+                self.note_returned();
+            }
             Step::Trim(cached_bytes) => {
                 self.arena.trim(cached_bytes);
                 let statistics = self.arena.shared.lock().unwrap().statistics();
@@ -175,10 +188,15 @@ impl Model {
             Step::SetBytesMax(bytes_max) => self.arena.set_bytes_max(bytes_max),
             Step::Sweep => {
                 self.exporter.sweep();
-                self.leases.retain(|exported| exported.leased.is_some());
-                self.forget();
+                self.note_returned();
             }
         }
+    }
+
+    /// Notes that the exporter has noticed all returned leases
+    fn note_returned(&mut self) {
+        self.leases.retain(|exported| exported.leased.is_some());
+        self.forget();
     }
 
     fn allocate(&mut self, bytes: usize, zeroed: bool, mark: u64) {
@@ -367,15 +385,25 @@ fn places(bytes: usize) -> [usize; 3] {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { bytes: usize, zeroed: bool },
+    Allocate {
+        bytes: usize,
+        zeroed: bool,
+    },
     Free(Index),
     Write(Index),
-    Lease { at: Index, in_table: bool },
+    Lease {
+        at: Index,
+        in_table: bool,
+    },
     Return(Index),
     Abandon(Index),
     Sweep,
     Trim(usize),
     SetBytesMax(usize),
+    Keep {
+        committed_bytes: usize,
+        floor_bytes: usize,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -394,5 +422,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Sweep),
         1 => (0..4 * MIB).prop_map(Step::Trim),
         1 => (0..32 * MIB).prop_map(Step::SetBytesMax),
+        1 => (0..32 * MIB, prop_oneof![Just(0), 0..8 * MIB]).prop_map(
+            |(committed_bytes, floor_bytes)| Step::Keep { committed_bytes, floor_bytes },
+        ),
     ]
 }

@@ -142,26 +142,47 @@ fn pages_of_evicted_blocks_go_back_to_the_system() {
 }
 
 #[test]
-fn idle_blocks_are_trimmed_and_those_freed_lately_are_kept() {
+fn free_blocks_never_make_the_arena_larger_than_its_use() {
     let arena = arena(usize::MAX, usize::MAX);
-    let (first, second) = (arena.take(8 * MIB).unwrap(), arena.take(16 * MIB).unwrap());
-    let shrink = |cached_bytes, since| {
-        let shared = &arena.shared;
-        shared.defer(|blocks, deferred| blocks.shrink_idle(cached_bytes, since, deferred));
-        arena.statistics().cached_bytes
+    let kept = Kept {
+        committed_bytes: 0,
+        floor_bytes: 4 * MIB,
     };
-    let before = Instant::now();
-    drop(first);
-    let between = Instant::now();
-    while Instant::now() <= between {}
-    drop(second);
-    assert_eq!(shrink(0, before), 24 * MIB);
-    assert_eq!(shrink(24 * MIB, between), 24 * MIB);
-    assert_eq!(shrink(0, between), 16 * MIB);
-    arena.trim_idle(0, Duration::from_secs(3600));
-    arena.trim_idle(16 * MIB, Duration::ZERO);
-    assert_eq!(arena.statistics().cached_bytes, 16 * MIB);
-    arena.trim_idle(0, Duration::ZERO);
+    arena.adjust_kept(|_| kept);
+    let take = |count: usize, bytes| -> Vec<_> {
+        let buffers = (0..count).map(|_| arena.take(bytes).unwrap());
+        buffers.collect()
+    };
+    drop(take(16, 4 * MIB));
+    // Below the peak everything is kept, for blocks of the same size.
+    assert_eq!(arena.statistics().cached_bytes, 64 * MIB);
+    // Those of another size take their place.
+    let other = take(12, 5 * MIB);
+    let found = arena.statistics();
+    assert!(
+        found.live_bytes + found.cached_bytes <= 68 * MIB,
+        "{found:?}"
+    );
+    assert!(arena.resident_bytes() <= 70 * MIB);
+    drop(other);
+    // A new peak counts immediately, an old one until the next choice.
+    drop(take(20, 4 * MIB));
+    assert!(arena.statistics().cached_bytes > 76 * MIB);
+    let mut seen = Demand::default();
+    arena.adjust_kept(|demand| {
+        seen = demand;
+        kept
+    });
+    assert_eq!(seen.used_bytes, 0);
+    assert_eq!(seen.used_peak_bytes, 80 * MIB);
+    assert_eq!(seen.taken_bytes, (64 + 60 + 80) * MIB);
+    assert_eq!(arena.statistics().cached_bytes, 4 * MIB);
+    arena.adjust_kept(|_| Kept {
+        floor_bytes: 0,
+        ..kept
+    });
+    let held = take(4, 4 * MIB);
+    drop(held);
     assert_eq!(arena.statistics().cached_bytes, 0);
 }
 

@@ -30,10 +30,12 @@ _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 #: for all libraries whenever one is loaded: `import pandas` takes 8 instead of 0.4 s.
 _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 
-#: Free blocks beyond so many bytes go back to the system after `_IDLE_S`, the others after ten
-#: times as long. To make pages anew takes some 0.1 s per GiB.
-_KEPT_BYTES = 64 << 20
-_IDLE_S = 1.0
+#: Free blocks that a process keeps whatever it needs, until it has taken none for `_IDLE_S`. Beyond
+#: that it keeps free blocks below the peak of the last `_WINDOW_S`: to make pages anew takes some
+#: 0.1 s per GiB.
+_KEPT_BYTES = 8 << 20
+_WINDOW_S = 0.3
+_IDLE_S = 10.0
 _INTERVAL_S = 0.5
 
 #: Time between two looks where workers are; Dask's own default for its memory monitor.
@@ -44,7 +46,7 @@ _arena: Arena | None = None
 #: Gives idle blocks of the arena back in every process: a client, a scheduler, a worker.
 _watch: MemoryWatch | None = None
 #: The limit of `_watch`, once the process has a worker
-_bound: tuple[int | None] | None = None
+_bound: tuple[int | None, int | None] | None = None
 _contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
@@ -106,7 +108,7 @@ def memory_watch() -> MemoryWatch | None:
     return _watch
 
 
-def bound_memory(settings: Settings, limit_bytes: int | None) -> None:
+def bound_memory(settings: Settings, limit_bytes: int | None, target_bytes: int | None) -> None:
     """Let the watch of this process look as often as workers need, and heed their limit.
 
     A process has one watch, however many workers have closed in it: a watch is a thread and a
@@ -117,27 +119,35 @@ def bound_memory(settings: Settings, limit_bytes: int | None) -> None:
     settings : Settings
         The configuration.
     limit_bytes : int, optional
+        Bound on the memory of the process: beyond it the arena hands out no blocks.
+    target_bytes : int, optional
         Memory of the process above which the arena keeps no free blocks.
     """
     global _bound, _watch
+    bound = (limit_bytes, target_bytes)
     with _lock:
-        if _arena is not None and _bound != (limit_bytes,):
-            watch = _started(_arena, settings, _WORKER_INTERVAL_S, limit_bytes)
+        if _arena is not None and _bound != bound:
+            watch = _started(_arena, settings, _WORKER_INTERVAL_S, bound)
             if watch is not None:
-                _watch, _bound = watch, (limit_bytes,)
+                _watch, _bound = watch, bound
 
 
 def _started(
-    arena: Arena, settings: Settings, interval_s: float, limit_bytes: int | None = None
+    arena: Arena,
+    settings: Settings,
+    interval_s: float,
+    bound: tuple[int | None, int | None] = (None, None),
 ) -> MemoryWatch | None:
     """Start a watch over the memory of this process; None if the system gives no thread."""
     try:
         return MemoryWatch(
             arena,
             kept_bytes=dict(settings.arena or ()).get("cached_bytes_max", _KEPT_BYTES),
+            window_s=_WINDOW_S,
             idle_s=_IDLE_S,
             interval_s=interval_s,
-            limit_bytes=limit_bytes,
+            limit_bytes=bound[0],
+            target_bytes=bound[1],
         )
     except OSError as error:
         logger.warning("Freed blocks of the arena are not given back when they are idle: %s", error)

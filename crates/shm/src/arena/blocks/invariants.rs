@@ -65,6 +65,7 @@ impl Blocks {
         assert_eq!(self.statistics, expected);
         assert!(expected.cached_bytes <= self.config.cached_bytes_max);
         assert!(self.committed_bytes() <= self.bytes_max || expected.cached_bytes == 0);
+        assert!(expected.cached_bytes <= self.cached_bytes_max());
         for class in &self.classes {
             let freed = class.cached.iter().map(|cached| cached.freed);
             assert!(freed.is_sorted_by(|a, b| a < b));

@@ -120,7 +120,7 @@ test-releases: $(NEWEST_VENV)/.installed ## That job on nine releases of Dask fr
 # What a release of Dask or of Python decides: names and patches, the cores against Dask's own state,
 # graphs, expressions, and whole jobs. `make test-all` runs the rest of tests/dask there
 NEWEST_TESTS = $(wildcard $(addprefix tests/dask/,exchange execution worker_core \
-  $(addprefix scheduler_core/test_,differential.py held.py live.py membership.py page.py streams.py \
+  $(addprefix scheduler_core/test_,differential.py held.py live.py membership.py streams.py \
     watchers.py) \
   $(addprefix test_,bad_dask.py client_threads.py cluster.py comm.py compact_*.py failures.py \
     import*.py instance_patches.py killed_worker.py message_order.py new_release.py normalized.py \

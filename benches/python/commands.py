@@ -155,6 +155,21 @@ def rechunk(**chosen: Any) -> None:
     run_benchmark(job, tables.rechunk_tables, chosen)
 
 
+@click.command("whole-jobs")
+@cluster_options(repetitions=5)
+@profile_options
+def whole_jobs(**chosen: Any) -> None:
+    """Run the jobs of the chart in README: join, shuffle, rechunk, transpose-sum, small tasks.
+
+    `python -m benches.python.jobs_chart REPORT.json CHART.svg` draws the JSON of it.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import whole_jobs as job
+
+    run_benchmark(job, tables.whole_jobs_tables, chosen)
+
+
 @click.command()
 @click.option(
     "--way",
@@ -251,4 +266,4 @@ def start(**chosen: Any) -> None:
 
 
 #: All of them
-COMMANDS = (merge, shuffle, rechunk, broadcast, alloc, start)
+COMMANDS = (merge, shuffle, rechunk, whole_jobs, broadcast, alloc, start)

@@ -20,6 +20,7 @@ __all__ = [
     "rechunk_tables",
     "shuffle_tables",
     "start_tables",
+    "whole_jobs_tables",
 ]
 
 
@@ -45,6 +46,11 @@ def shuffle_tables(report: Report[Any, Any]) -> Group:
         "method,\nchunks\na worker",
         "The dataframe is in memory before, the result after.",
     )
+
+
+def whole_jobs_tables(report: Report[Any, Any]) -> Group:
+    """Lay out a report of ``whole-jobs``."""
+    return cases_tables(report, "whole jobs", "job", "Inputs are in memory before.")
 
 
 def rechunk_tables(report: Report[Any, Any]) -> Group:

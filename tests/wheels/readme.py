@@ -4,9 +4,8 @@
 
     ENVIRONMENT/bin/python -I tests/wheels/readme.py
 
-Programs run as they stand; fragments with what they leave out around them. Commands get options
-that make them short. Targets of make are looked up only, and Rust is compiled and run by
-``crates/fabric/tests/readme.rs``. A block that no runner here accepts is an error.
+Programs run as they stand. Commands get options that make them short. Targets of make are looked up
+only. A block that no runner here accepts is an error.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-#: What `nvidia-smi topo -m` says on a machine that this one is not
-RECORDED = ROOT / "crates" / "topology" / "tests" / "fixtures" / "dgx-1.nvidia-smi.txt"
 DEADLINE_S = 600.0
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -39,58 +36,12 @@ if running is not None:
     asyncio.run(running)
 """
 
-#: Another process of this host, which receives one message
-PEER = """
-import sys
-import backhaul
-
-listener = backhaul.listen("127.0.0.1:0")
-print(listener.address, flush=True)
-endpoint = listener.accept().wait(300)
-(frame,) = endpoint.recv_frames().wait(300)
-view = memoryview(frame).cast("B")
-print(endpoint.lane, len(view), bytes(view[:80]).hex(), flush=True)
-sys.stdin.read()
-"""
-
-#: By what a fragment has in it: what comes before and after it
-FRAGMENTS = {
-    "@resources(": (
-        "",
-        """
-from distributed import Client
-
-with cluster, Client(cluster) as client:
-    assert client.gather(client.map(kernel, range(8))) == [None] * 8
-""",
-    ),
-    "backhaul.Arena()": (
-        f"""
-PEER = {PEER!r}
-import subprocess, sys
-import backhaul
-import numpy as np
-
-command = [sys.executable, "-I", "-c", PEER]
-peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-address = peer.stdout.readline().strip()
-""",
-        """
-assert peer.stdout.readline().split() == ["shm", str(array.nbytes), array[:10].tobytes().hex()]
-assert arena.statistics()["leased_bytes"] == array.nbytes, arena.statistics()
-peer.communicate()
-assert peer.returncode == 0
-""",
-    ),
-}
-
 #: Options that make a command short, by what it begins with
 SHORT = {
     "backhaul bench transpose-sum": "--size 2000 --chunks 500 --repetitions 1",
+    "backhaul bench session": "--case map --tasks 50 --repetitions 1",
     "backhaul bench tasks": "--case map,submit --tasks 50 --saturation 1.1 --repetitions 1",
-    "backhaul bench memory": "--size 2000 --chunks 500 --repetitions 1",
     "backhaul bench p2p": "--sizes 8,1MiB --rounds 1 --budget 0.05",
-    "backhaul topology": "",
 }
 
 CLUSTER_JOB = """
@@ -127,14 +78,12 @@ class Reader:
         elif language == "console":
             for command in _commands(text):
                 self.command(command, text)
-        elif language != "rust":
+        else:
             raise LookupError(f"nobody knows how to run a block of {language}:\n{text}")
 
     def python(self, text: str) -> None:
-        """Run a program, or a fragment of one."""
-        known = (around for part, around in FRAGMENTS.items() if part in text)
-        before, after = next(known, ("", ""))
-        self._run([sys.executable, "-I", "-c", RUNNER], text=before + text + after)
+        """Run a program."""
+        self._run([sys.executable, "-I", "-c", RUNNER], text=text)
 
     def command(self, command: str, block: str) -> None:
         """Run a command that one types."""
@@ -149,7 +98,6 @@ class Reader:
             # It ran with the scheduler.
             return
         else:
-            command = command.replace("nvidia-smi topo -m", f"cat {shlex.quote(str(RECORDED))}")
             known = (options for part, options in SHORT.items() if part in command)
             self._run(["bash", "-o", "pipefail", "-c", f"{command} {next(known)}"])
 

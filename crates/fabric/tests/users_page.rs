@@ -1,8 +1,8 @@
-//! The block of README for Rust developers: it is this one, and it runs.
+//! The block of the page for Rust developers: it is this one, and it runs.
 
 use std::error::Error;
 
-// As README has it.
+// As the page has it.
 #[rustfmt::skip]
 async fn block() -> Result<(), Box<dyn Error>> {
     use backhaul::{Config, Context, Tag, TagMask};
@@ -19,17 +19,17 @@ async fn block() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn the_block_of_readme_runs() {
+fn the_block_of_the_page_runs() {
     pollster::block_on(block()).expect("it is shown to work");
 }
 
 #[test]
-fn it_is_the_one_that_readme_shows() {
-    let readme = include_str!("../../../README.md");
-    let (_, shown) = readme.split_once("```rust\n").expect("it has one");
+fn it_is_the_one_that_the_page_shows() {
+    let page = include_str!("../../../docs/users/rust.md");
+    let (_, shown) = page.split_once("```rust\n").expect("it has one");
     let (shown, _) = shown.split_once("```").expect("it ends");
     let shown: Vec<_> = shown.lines().map(str::trim).collect();
-    let ours: Vec<_> = include_str!("readme.rs").lines().map(str::trim).collect();
+    let ours: Vec<_> = include_str!("users_page.rs").lines().map(str::trim).collect();
     assert!(
         ours.windows(shown.len()).any(|lines| lines == shown),
         "{shown:#?}"

@@ -57,7 +57,6 @@ OURS = {
     "comm/tls.py": {"_made", "_wanted"},
     "comm/exposed_ports.py": {"_reported"},
     "worker/execution.py": {"_current", "ours", "stream"},
-    "worker/task_start.py": {"line"},
     # A task as a core takes it, and what a core has bytes for
     "scheduler/core/adopted_tasks.py": {"asks", "said"},
     "scheduler/core/import_state.py": {"said"},
@@ -172,14 +171,12 @@ OURS = {
     # Messages that arrive, and a task of this package
     "worker/thread_events.py": {"item", "message"},
     # Messages that arrive, of a class of this package, and its attribute of a client
-    "client/reader_thread.py": {"arguments", "arrivals", "attributes"},
+    "client/reader_thread.py": {"arguments", "attributes"},
     # The argument of dask.config.set
     "comm/ucx_scheme.py": {"chosen"},
     "config/ucx_options.py": {"found", "variables"},
-    # Messages that arrive
-    "worker/event_stream.py": {"arrivals"},
-    # A line, and what arrives
-    "worker/early_reader.py": {"arrivals", "found", "line"},
+    # What arrives
+    "worker/early_reader.py": {"arrivals", "found"},
     # A queue of a class of this package
     "worker/work_queue.py": {"work_queue"},
     # An instruction for one worker, which has no other owner

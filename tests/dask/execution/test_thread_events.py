@@ -266,7 +266,7 @@ def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> 
         await in_rust(client, worker)
         line: Any = line_of(worker)
         line.handle()
-        catch_up, found = line.catch_up, []
+        catch_up, found = line.early.catch_up, []
 
         def meanwhile() -> bool:
             # A thread's step before the event loop looks, and after that
@@ -278,9 +278,9 @@ def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> 
             return is_done
 
         line.foretell("told", Begun())
-        line.catch_up = meanwhile
+        line.early.catch_up = meanwhile
         line.handle()
-        line.catch_up = catch_up
+        line.early.catch_up = catch_up
         line.forget("begun")
         # The second time nothing announces it, as no message has.
         assert found == [True, False]

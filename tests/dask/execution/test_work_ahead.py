@@ -766,16 +766,16 @@ def test_the_event_loop_asks_again_in_time_without_a_thread(
             monkeypatch.setattr(ahead, "_is_waiting", True)
             arrivals._unhandled.append((None, {"op": "compute-task", "key": "unseen"}))
             try:
-                taken, parts, later_s = ahead._may_take()
+                taken, parts, later_s = ahead.may_take()
                 assert (taken, parts) == (0, 0)
                 assert 0 < later_s <= BEHIND_S
                 # As it is another time, until it has been there for long.
                 ahead._unseen_s -= 2 * BEHIND_S
-                taken, parts, later_s = ahead._may_take()
+                taken, parts, later_s = ahead.may_take()
                 assert (taken, parts) == (0, 0)
                 assert 0 < later_s <= BEHIND_S
                 ahead._unseen_s -= LEFT_S
-                assert ahead._may_take()[0] is None
+                assert ahead.may_take()[0] is None
             finally:
                 arrivals._unhandled.pop()
                 ahead._unseen_s = 0.0

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from backhaul.dask.client.state_event import StateEvent
 from backhaul.dask.comm.comm import BackhaulComm
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import Arrivals, Listener
 from backhaul.dask.compat.names import Client
 
 __all__ = ["Thread", "ThreadReports", "reports_of", "share_reports"]
@@ -43,7 +43,7 @@ class Thread(Protocol):
         """Wake the thread, so that it checks whether its wait has ended."""
 
 
-class ThreadReports:
+class ThreadReports(Listener):
     """The messages of one client's stream, read by one waiting thread at a time.
 
     Parameters
@@ -83,7 +83,11 @@ class ThreadReports:
         #: Whether the leader handles messages at the moment
         self._is_at_work = False
         self._pid = os.getpid()
-        arrivals.on_wait = self._pass_on
+        arrivals.listen(self)
+
+    def on_wait(self) -> None:
+        """Wake a waiting thread to lead: the event loop is about to wait."""
+        self._pass_on()
 
     def is_open(self) -> bool:
         """Tell whether messages may still arrive in this process."""

@@ -28,7 +28,7 @@ from backhaul.dask.comm.buffer_sharing import nbytes_of
 from backhaul.dask.compat.names import comm_utils
 from backhaul.dask.serialize import codec
 
-__all__ = ["Arrivals", "messages_of"]
+__all__ = ["Arrivals", "Listener", "messages_of"]
 
 #: Most messages, and bytes of them, that are received and not handled, so that a sender that never
 #: stops is held up by a reader that is slow
@@ -36,6 +36,30 @@ _UNHANDLED_MAX: Final = 128
 _UNHANDLED_BYTES_MAX: Final = 1 << 20
 
 _decode: Final = codec.codec.decode
+
+
+class Listener:
+    """Methods that an inbox calls for the thread that reads; these do nothing."""
+
+    def on_rest(self) -> None:
+        """Note that the event loop has handled all that it has taken; without the lock."""
+
+    def on_wait(self) -> None:
+        """Note that the event loop is about to wait, so a thread may read; without the lock."""
+
+    def on_take(self, taken: int) -> None:
+        """Note how many messages are taken by now; the lock is held."""
+
+    def on_close(self) -> None:
+        """Note that nothing more arrives; called by any thread."""
+
+    def may_take(self) -> tuple[int | None, int, float]:
+        """Say how many of the messages the event loop may take, all for None; the lock is held.
+
+        If none: how many parts of the first, a list or tuple. If none either: in how many seconds
+        the event loop is to ask again.
+        """
+        return None, 0, 0.0
 
 
 class Arrivals:
@@ -53,6 +77,8 @@ class Arrivals:
         A receive of it that is under way.
     kept : list of memoryview, optional
         A message that came before.
+    handle : callable, optional
+        Handles a message in the event loop, immediately.
 
     Attributes
     ----------
@@ -62,20 +88,6 @@ class Arrivals:
         How many messages the event loop has taken.
     is_handling : bool
         Whether it is at work on what it has taken.
-    handle : callable
-        Handles a message in the event loop, immediately.
-    on_rest : callable
-        Called by the event loop, without the lock, when it has handled all that it has taken.
-    on_wait : callable
-        Called by it, without the lock, when it is about to wait: now a thread may take its part.
-    on_take : callable
-        Called by it, with the lock, with the number of messages that it has taken by now.
-    on_close : callable
-        Called by any thread, when nothing more arrives.
-    may_take : callable
-        Called by it, with the lock: says how many of the messages that there are it may take, all
-        for None; if none, how many parts of the first, a list or tuple; and if none either, in how
-        many seconds it is to ask again.
     """
 
     def __init__(
@@ -85,18 +97,15 @@ class Arrivals:
         deserialize: bool,
         posted: Request[Any] | None = None,
         kept: list[memoryview] | None = None,
+        handle: Callable[[Any], None] | None = None,
     ) -> None:
         self.lock = RLock()
         #: Each with the receive that got it
         self._unhandled: deque[tuple[Request[Any], Any]] = deque()
         self.taken = 0
         self.is_handling = True
-        self.on_rest: Callable[[], None] = _nothing
-        self.handle: Callable[[Any], None] = _handle_nothing
-        self.on_wait: Callable[[], None] = _nothing
-        self.on_take: Callable[[int], None] = _take_note_of_nothing
-        self.on_close: Callable[[], None] = _nothing
-        self.may_take: Callable[[], tuple[int | None, int, float]] = _all
+        self.handle = handle or _refuse
+        self._listener = Listener()
         self._endpoint = endpoint
         self._options = deserialize, None
         self._loop = asyncio.get_running_loop()
@@ -111,6 +120,10 @@ class Arrivals:
         self._failure: BaseException | None = None
         self._request: Request[list[memoryview]] = posted or endpoint.recv_frames()
         self._lookout.watch(self._request)
+
+    def listen(self, listener: Listener) -> None:
+        """Set the object that is called from now on; once, by the event loop."""
+        self._listener = listener
 
     # Called by the event loop
 
@@ -133,12 +146,12 @@ class Arrivals:
             The exception that ended the connection, once all messages before are taken.
         """
         while True:
-            self.on_rest()
+            self._listener.on_rest()
             with self.lock:
                 self.receive()
                 later_s: float | None = None
                 if self._unhandled:
-                    allowed, parts, later_s = self.may_take()
+                    allowed, parts, later_s = self._listener.may_take()
                     if allowed is None:
                         return self._take(most), None
                     if allowed:
@@ -150,7 +163,7 @@ class Arrivals:
                     (_, frames), self._kept = self._kept, None
                     self.taken += 1
                     self.is_handling = True
-                    self.on_take(self.taken)
+                    self._listener.on_take(self.taken)
                     return [], frames
                 if self._failure is not None:
                     raise self._failure
@@ -160,7 +173,7 @@ class Arrivals:
                 self.is_handling = False
                 if later_s is not None:
                     self.call(later_s)
-            self.on_wait()
+            self._listener.on_wait()
             try:
                 await news
             finally:
@@ -168,7 +181,7 @@ class Arrivals:
 
     def rest(self) -> None:
         """Note that all that was taken is handled, before other callbacks of the event loop run."""
-        self.on_rest()
+        self._listener.on_rest()
         with self.lock:
             self.is_handling = False
 
@@ -181,7 +194,7 @@ class Arrivals:
         if not self._unhandled:
             self._unhandled_bytes = 0
         self.taken += count
-        self.on_take(self.taken)
+        self._listener.on_take(self.taken)
         return messages
 
     def _take_parts(self, count: int) -> Any:
@@ -199,7 +212,7 @@ class Arrivals:
         """Let a waiting thread return: nothing more arrives."""
         # Without the lock: a thread that has it may wait for the one that closes.
         self._lookout.close()
-        self.on_close()
+        self._listener.on_close()
 
     # Called by any thread
 
@@ -303,7 +316,7 @@ class Arrivals:
         self.taken += count
         if not self._unhandled:
             self._unhandled_bytes = 0
-        self.on_take(self.taken)
+        self._listener.on_take(self.taken)
 
     def replace_first(self, message: Any) -> None:
         """Leave something else in the place of the oldest message: what of it is not handled."""
@@ -378,21 +391,9 @@ class Arrivals:
         self._lookout.call(within_s)
 
 
-def _nothing() -> None:
-    """Default callback without an effect."""
-
-
-def _take_note_of_nothing(_: int) -> None:
-    """Default callback for a count, without an effect."""
-
-
-def _all() -> tuple[None, int, float]:
-    """Default policy: the event loop takes all messages."""
-    return None, 0, 0.0
-
-
-def _handle_nothing(_: Any) -> None:
-    """Default handler without an effect."""
+def _refuse(batch: Any) -> None:
+    """Refuse a message: default of an inbox whose messages only `take` returns."""
+    raise RuntimeError(f"no handler for {batch!r}")
 
 
 def messages_of(batch: Any) -> list[dict[str, Any]]:

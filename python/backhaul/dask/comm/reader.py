@@ -8,6 +8,7 @@ found nothing stays posted for the next read.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
@@ -171,12 +172,22 @@ class ReadingComm(Comm):
         """Return the inbox, if threads read messages; else None."""
         return self._arrivals
 
-    def share(self) -> Arrivals:
-        """Let threads read messages, too; called by the event loop that reads."""
+    def share(self, handle: Callable[[Any], None] | None = None) -> Arrivals:
+        """Let threads read messages, too; called by the event loop that reads.
+
+        Parameters
+        ----------
+        handle : callable, optional
+            Handles a message in the event loop, immediately.
+        """
         if self._arrivals is None:
             posted, self._posted = self._posted, None
             self._arrivals = Arrivals(
-                self._endpoint, deserialize=self.deserialize, posted=posted, kept=self._kept
+                self._endpoint,
+                deserialize=self.deserialize,
+                posted=posted,
+                kept=self._kept,
+                handle=handle,
             )
             self._kept = None
         return self._arrivals

@@ -243,7 +243,7 @@ class Foretold(Execution):
         """Run the task, and then the next ones; called by a thread of the pool."""
         execution: Any = self
         assert self._line is not None
-        between = self._line.between
+        go_on = self._line.early.go_on
         try:
             while execution is not None:
                 # The event loop may have started some of the next tasks.
@@ -251,7 +251,7 @@ class Foretold(Execution):
                 execution = execution._run_and_report()
                 _running.task = None
                 if execution is not None:
-                    between()
+                    go_on()
         finally:
             _running.task = None
 

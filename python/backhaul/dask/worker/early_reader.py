@@ -22,12 +22,10 @@ from typing import Any, Final
 
 from zict import LRU
 
-from backhaul.dask.comm.comm import BackhaulComm
-from backhaul.dask.comm.inbox import Arrivals, messages_of
+from backhaul.dask.comm.inbox import Arrivals, Listener, messages_of
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import Worker
-from backhaul.dask.config.settings import switched_on
 from backhaul.dask.worker.core.events import is_odd
 from backhaul.dask.worker.core.ownership import keeper_for
 from backhaul.dask.worker.early_execution import Announced, Foretold
@@ -35,9 +33,12 @@ from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.get_data import catch_up_when_asked
 from backhaul.dask.worker.lazy_collections import data_of, is_known
 from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.protocols import EarlyTasks
+from backhaul.dask.worker.stream_sharing import reads_as_ours
 from backhaul.dask.worker.thread_events import ThreadEvents
+from backhaul.dask.worker.work_queue import WAKE
 
-__all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
+__all__ = ["WorkAhead", "work_ahead_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ _FREED_MAX: Final = 256
 _MISSING: Final = object()
 
 
-class WorkAhead:
+class WorkAhead(EarlyTasks, Listener):
     """The wait of one worker's idle threads for tasks, from the pool's queue or the scheduler.
 
     Parameters
@@ -98,10 +99,6 @@ class WorkAhead:
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
         #: Freed keys of messages that the event loop may not have taken, with the batch numbers
         self._freed: dict[Any, int] = {}
-        arrivals.on_rest = self._on_rest
-        arrivals.on_take = self._on_take
-        arrivals.on_close = line.close
-        arrivals.may_take = self._may_take
         #: Arrival time of a message that no thread has read; 0 if there is none
         self._unseen_s = 0.0
         #: Whether a thread waits only for items, until threads may look at messages again
@@ -112,17 +109,13 @@ class WorkAhead:
         self._holds = False
         #: Whether a thread has no task left, and reads messages next
         self._returns = False
-        line.catch_up = self._catch_up
-        line.on_heard = self._on_heard
-        line.next_ahead = self._next_ahead
-        line.between = self._between
-        line.telling, line.fail = arrivals.lock, arrivals.fail
         self._events = ThreadEvents(worker, line, arrivals)
         #: Number of tasks that threads have begun since the last report to the state machine
         self._untold = 0
-        line.keeper = keeper_for(worker, line)
-        if line.keeper is not None:
-            line.keeper.hear = self._tell
+        self.lock = arrivals.lock
+        self.waits = self
+        self.keeper = keeper_for(worker, line, self)
+        arrivals.listen(self)
 
     # Called by the queue
 
@@ -207,7 +200,7 @@ class WorkAhead:
                 return None, left_s
             # An idle thread reports ended tasks to the state machine.
             if arrivals.has_unhandled(_TOLD_EACH):
-                self._tell()
+                self.report()
             if not self._events.has_riders:
                 arrivals.wait(left_s)
             elif not arrivals.wait(min(left_s, _RIDE_S)):
@@ -305,7 +298,7 @@ class WorkAhead:
             return found
         return None
 
-    def _next_ahead(self) -> Foretold | None:
+    def begin_next(self) -> Foretold | None:
         """Begin the next task in a thread that has ended one; the local queue's lock is held."""
         executor, arrivals = self._line.executor, self._arrivals
         # Another thread may wait for the place of this one, or the pool may end.
@@ -329,15 +322,15 @@ class WorkAhead:
         self._returns = found is None
         return found
 
-    def _between(self) -> None:
+    def go_on(self) -> None:
         """Report ended tasks to the state machine now and then; called by a thread."""
         # Two threads may lose a count, which does not matter.
         self._untold += 1
         if self._untold >= _TOLD_EACH:
             self._untold = 0
-            self._tell()
+            self.report()
 
-    def _tell(self) -> None:
+    def report(self) -> None:
         """Report ended tasks to the state machine, if a thread may do that now."""
         if self._events.handle():
             # The event loop adds the metrics later
@@ -414,15 +407,23 @@ class WorkAhead:
             found[key] = value
         return found
 
+    def fail(self, error: Exception) -> None:
+        """End the stream with an error of a report."""
+        self._arrivals.fail(error)
+
+    def on_close(self) -> None:
+        """Wake tasks that wait for the event loop: nothing more arrives."""
+        self._line.close()
+
     # Called by the event loop
 
-    def _on_heard(self) -> None:
+    def on_reported(self) -> None:
         """Wake a thread if a task has waited for the handling of reports."""
         if self._holds:
             self._holds = False
             self._arrivals.rouse(or_next=True)
 
-    def _may_take(self) -> tuple[int | None, int, float]:
+    def may_take(self) -> tuple[int | None, int, float]:
         """Return how many batches the event loop may take, or how many messages of the first one.
 
         None means all batches. The last item is the time until the next call, in seconds, if the
@@ -494,12 +495,12 @@ class WorkAhead:
         # At most `BEHIND_S`, for batches that a thread reads meanwhile.
         return count, 0, min(left_s, BEHIND_S)
 
-    def _on_take(self, taken: int) -> None:
+    def on_take(self, taken: int) -> None:
         """Drop the batches that the event loop takes; `taken` is the number of all taken ones."""
         self._unseen_s = 0.0
         if self._is_blind and self._arrivals.may_look():
             self._is_blind = False
-            queue.SimpleQueue.put(self._line.executor._work_queue, _WAKE)
+            queue.SimpleQueue.put(self._line.executor._work_queue, WAKE)
         with self._line.lock:
             waiting, came = self._waiting, self._came
             if waiting and waiting[0][0] < taken:
@@ -512,7 +513,7 @@ class WorkAhead:
             if self._freed and (self._seen <= taken or len(self._freed) > _FREED_MAX):
                 self._freed = {key: at for key, at in self._freed.items() if at >= taken}
 
-    def _catch_up(self) -> bool:
+    def catch_up(self) -> bool:
         """Handle the messages of early tasks; False if the event loop is doing that already."""
         arrivals = self._arrivals
         while True:
@@ -547,7 +548,7 @@ class WorkAhead:
             for message in messages_of(batch)
         )
 
-    def _on_rest(self) -> None:
+    def on_rest(self) -> None:
         """Release early tasks that the state machine has forgotten, because they were cancelled."""
         self._events.publish()
         foretold = self._line.foretold
@@ -567,47 +568,15 @@ class WorkAhead:
                     item.disown()
 
 
-class _Wake:
-    """An item for a thread that waits for items only: the thread waits for messages again."""
-
-    def run(self) -> None:
-        """Do nothing."""
-
-
-_WAKE: Final = _Wake()
-
-
 def _is_for_threads(batch: Any) -> bool:
     return all(message.get("op") in _FOR_THREADS for message in messages_of(batch))
-
-
-def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
-    """Share the inbox of a worker's stream with its threads, if that is switched on."""
-    if (
-        switched_on("hot-path.worker-threads")
-        and type(worker.batched_stream) is SharedBatchedSend
-        and worker.batched_stream.comm is comm
-        and _reads_as_ours(comm)
-    ):
-        return comm.share()
-    return None
-
-
-def _reads_as_ours(comm: Any) -> bool:
-    """Tell whether a comm is a `BackhaulComm` whose class does not override its reads."""
-    kind = type(comm)
-    return (
-        isinstance(comm, BackhaulComm)
-        and kind.read is BackhaulComm.read
-        and kind.read_arrived is BackhaulComm.read_arrived
-    )
 
 
 def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
     """Make the early reader of a worker; None if its threads cannot read the stream."""
     stream = worker.batched_stream
     comm = getattr(stream, "comm", None)
-    if type(stream) is not SharedBatchedSend or not _reads_as_ours(comm):
+    if type(stream) is not SharedBatchedSend or not reads_as_ours(comm):
         return None
     assert comm is not None
     arrivals = comm.arrivals

@@ -22,10 +22,10 @@ from backhaul.dask.compat.names import (
     iscoroutinefunction,
 )
 from backhaul.dask.compat.operations import RELEASES
-from backhaul.dask.worker.early_reader import share_arrivals
 from backhaul.dask.worker.event_makers import compute_task_event
 from backhaul.dask.worker.inline_results import tell_scheduler
 from backhaul.dask.worker.local_queue import hear_of, line_of
+from backhaul.dask.worker.stream_sharing import share_arrivals
 from backhaul.dask.worker.thread_events import lives_through
 
 __all__ = ["draining_handle_stream", "handle_stream"]
@@ -53,10 +53,9 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
     """
     logger.info("Starting established connection to %s", comm.peer_address)
     tell_scheduler(server, comm)
-    arrivals = share_arrivals(server, comm) if isinstance(server, Worker) else None
     stream = _Stream(server.stream_handlers, comm, extra or {})
-    if arrivals is not None:
-        arrivals.handle = stream.handle_now
+    is_worker = isinstance(server, Worker)
+    arrivals = share_arrivals(server, comm, stream.handle_now) if is_worker else None
     try:
         while True:
             try:

@@ -37,7 +37,7 @@ from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_
 from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_told
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.protocols import ForetoldItem, Item
+from backhaul.dask.worker.protocols import EarlyTasks, ForetoldItem, Item
 from backhaul.dask.worker.spill_buffer import store_lock
 from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
 
@@ -71,13 +71,17 @@ class Line:
         The worker of the tasks.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         The pool whose threads run the tasks.
+    prepare : callable
+        Makes an `Item` of a ready task, with its inputs; None if the task cannot be queued here.
+    make_early : callable
+        Makes the attribute `early`; None if threads begin no early tasks.
 
     Attributes
     ----------
     worker : distributed.Worker
         The parameter.
-    prepare : callable
-        Makes an `Item` of a ready task, with its inputs; None if the task cannot be queued here.
+    early : EarlyTasks
+        Begins with tasks whose messages the event loop has not handled.
     lock : threading.RLock
         Held by the event loop while the state machine works, and by threads while they take a task.
         The lock of the worker's store, if that is `QuickSpillBuffer`.
@@ -89,31 +93,23 @@ class Line:
         Early tasks, by key: threads have begun them, and the state machine has not started them.
     """
 
-    def __init__(self, worker: Worker, executor: Any) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        executor: Any,
+        prepare: Callable[[Worker, Line, Any], Item | None],
+        make_early: Callable[[Worker, Line], EarlyTasks | None],
+    ) -> None:
         self.worker = worker
         self.executor = executor
-        self.prepare: Callable[[Any], Item | None] = lambda _: None
-        #: Called by a thread that goes from one task to the next
-        self.between: Callable[[], None] = _nothing_else
-        #: Gives the next early task for the thread, from messages that have arrived
-        self.next_ahead: Callable[[], Item | None] = _nothing_next
+        self._prepare = prepare
         #: Number of reasons for threads not to change the worker's data, such as running functions
         #: of clients, which may iterate over the data
         self.holds = 0
         #: Whether one of the reasons is a read, which ends in the next turn of the event loop
         self._is_held = False
-        #: Lock of a thread that handles messages, if threads do; and the callback that ends the
-        #: stream
-        self.telling: Any = None
-        self.fail: Callable[[Exception], None] = _fail_nothing
-        #: The `Keeper` that moves the state between Python and Rust, if there is one
-        self.keeper: Any = None
         #: Context in which messages of the scheduler are handled
         self.context = context_without_lease()
-        #: Called by the event loop when the state machine has handled the reports of threads
-        self.on_heard: Callable[[], None] = _nothing_else
-        #: Handles the messages of early tasks in the event loop; False if it does so already
-        self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)
         self.lock = store_lock(data_of(worker)) or RLock()
         #: Whether the stream of the scheduler's messages has ended
@@ -132,6 +128,9 @@ class Line:
         self._is_quiet = True
         self._is_busy = False
         self._timer: asyncio.TimerHandle | None = None
+        self.early = make_early(worker, self) or EarlyTasks()
+        #: The `Keeper` that moves the state between Python and Rust, if there is one
+        self.keeper = self.early.keeper
 
     # Called by threads
 
@@ -177,7 +176,7 @@ class Line:
             elif not is_last and item in self._foretold_running:
                 self._foretold_running.discard(item)
                 # This task is already begun
-                following = self.next_ahead()
+                following = self.early.begin_next()
             item.is_deferred = following is not None
             is_told = not is_last and item.tell_ahead(is_last=following is None)
             item.is_deferred |= is_told
@@ -258,7 +257,7 @@ class Line:
         awaits. In another thread, or during an operation that holds one of the locks, a read finds
         the results that have been reported.
         """
-        keeper, event_loop, lock = self.keeper, self.event_loop, self.telling
+        keeper, event_loop, lock = self.keeper, self.event_loop, self.early.lock
         if asyncio._get_running_loop() is not event_loop:
             if keeper is not None:
                 keeper.catch_up()
@@ -275,7 +274,7 @@ class Line:
                         self.handle()
                 except Exception as error:
                     # Ends the stream, as an error of a message handler does; the reader gets none.
-                    self.fail(error)
+                    self.early.fail(error)
 
     def _let_go(self) -> None:
         self._is_held = False
@@ -308,7 +307,7 @@ class Line:
             # An error of one report leaves the others in the queue.
             if self._ended:
                 self.event_loop.call_soon(self._settle)
-            self.on_heard()
+            self.early.on_reported()
 
     def _pass_on(self, *stimuli: Any) -> None:
         """Handle events in the state machine; Rust imports the state first if possible."""
@@ -333,7 +332,7 @@ class Line:
                 if all(item.is_heard for item in self.foretold.values()):
                     return
             self._is_busy = False
-            if not self.catch_up():
+            if not self.early.catch_up():
                 # The event loop is handling those messages now.
                 self._is_busy = True
                 return
@@ -427,7 +426,7 @@ class Line:
                     break
             known = items.get(key)
             if known is None or known.task_state is not task_state:
-                known = self.prepare(task_state)
+                known = self._prepare(worker, self, task_state)
             # Later tasks must not overtake one that cannot be queued here.
             if known is None:
                 break
@@ -480,23 +479,6 @@ def hear_of(worker: Worker, key: Any) -> bool:
         return False
     item.is_heard = True
     return True
-
-
-def _nothing_next() -> None:
-    """Return no early task: default without early execution."""
-
-
-def _fail_nothing(error: Exception) -> None:
-    raise error
-
-
-def _nothing_else() -> None:
-    """Do nothing: default without early execution."""
-
-
-def _nothing_to_hear() -> bool:
-    """Handle no messages: default without early execution."""
-    return False
 
 
 def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:

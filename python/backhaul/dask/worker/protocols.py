@@ -4,7 +4,43 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["ForetoldItem", "Item"]
+__all__ = ["EarlyTasks", "ForetoldItem", "Item"]
+
+
+class EarlyTasks:
+    """Early execution of the tasks of a worker, for its local queue; this class begins none.
+
+    Attributes
+    ----------
+    keeper : Keeper or None
+        Moves the state between Python and Rust.
+    lock : threading.RLock or None
+        The lock of the inbox, taken before that of the local queue.
+    waits : Waits or None
+        Waits for items of the queue of the pool, and for messages.
+    """
+
+    keeper: Any = None
+    lock: Any = None
+    waits: Any = None
+
+    def begin_next(self) -> Item | None:
+        """Begin the next task that has arrived, for this thread; the queue's lock is held."""
+        return None
+
+    def go_on(self) -> None:
+        """Note that this thread goes from one task to the next."""
+
+    def catch_up(self) -> bool:
+        """Handle the messages of early tasks; False if the event loop is doing that already."""
+        return False
+
+    def on_reported(self) -> None:
+        """Note that the event loop has handled the reports of threads."""
+
+    def fail(self, error: Exception) -> None:
+        """End the stream with an error of a report."""
+        raise error
 
 
 class Item(Protocol):

@@ -73,7 +73,7 @@ def start_execution(
     ):
         return False
     if line is None:
-        quicken(executor, partial(_line_for, worker, executor), partial(work_ahead_for, worker))
+        quicken(executor, partial(_line_for, worker, executor))
         line = getattr(executor._work_queue, "line", None)
     if execution is None:
         execution = Execution(worker, task_state, line)
@@ -124,6 +124,4 @@ def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
     """Make the local queue of a pool whose threads may take tasks without the event loop."""
     if not runs_are_on(worker, executor):
         return None
-    line = Line(worker, executor)
-    line.prepare = partial(_prepare, worker, line)
-    return line
+    return Line(worker, executor, _prepare, work_ahead_for)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from backhaul.dask.compat.instance_patches import EXECUTOR_QUEUE
 from backhaul.dask.compat.names import ThreadPoolExecutor, threads_lock
 from backhaul.dask.worker.local_queue import Line
 
-__all__ = ["Waits", "WorkQueue", "quicken"]
+__all__ = ["WAKE", "Waits", "WorkQueue", "quicken"]
 
 
 class Waits(Protocol):
@@ -57,10 +57,19 @@ class WorkQueue(queue.SimpleQueue[Any]):
                 self.get_nowait()
 
 
+class _Wake:
+    """An item for a thread that waits for items only: the thread waits for messages again."""
+
+    def run(self) -> None:
+        """Do nothing."""
+
+
+WAKE: Final = _Wake()
+
+
 def quicken(
     executor: ThreadPoolExecutor,
     make_line: Callable[[], Line | None],
-    make_ahead: Callable[[Line], Waits | None],
 ) -> None:
     """Give a thread pool that has no thread yet such a queue; others keep theirs.
 
@@ -70,8 +79,6 @@ def quicken(
         The pool.
     make_line : callable
         Makes the line that its threads are to take tasks from, or gives None.
-    make_ahead : callable
-        Makes what its threads are to wait for beside the queue, or gives None.
     """
     if isinstance(executor._work_queue, WorkQueue) or executor._threads:
         return
@@ -86,6 +93,6 @@ def quicken(
                 if EXECUTOR_QUEUE.install(executor, work_queue):
                     line = work_queue.line = make_line()
                     if line is not None:
-                        work_queue.ahead = make_ahead(line)
+                        work_queue.ahead = line.early.waits
     finally:
         threads_lock.release()

@@ -9,7 +9,7 @@ read it for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from backhaul._native import WorkerCore
 from backhaul.dask.compat.instance_patches import WORKER_CORE
@@ -55,6 +55,13 @@ _KEPT: Final = ("tasks", "log", "stimulus_log")
 _AT_REST: Final = frozenset({"memory", "released", "error"})
 
 
+class Reporter(Protocol):
+    """Reports tasks that threads have ended."""
+
+    def report(self) -> None:
+        """Report ended tasks to the state, as far as this thread may."""
+
+
 class Keeper:
     """Moves the state of one worker's state machine between Python and Rust.
 
@@ -67,6 +74,8 @@ class Keeper:
     rests : bool, default True
         Whether Rust imports the state only if no task is under way and no program has read the
         state for a while.
+    reporter : Reporter, optional
+        Reports ended tasks before a read of the state.
 
     Attributes
     ----------
@@ -82,6 +91,7 @@ class Keeper:
         lock: Any,
         *,
         rests: bool = True,
+        reporter: Reporter | None = None,
     ) -> None:
         self._state: Any = state
         self.lock = lock
@@ -102,8 +112,7 @@ class Keeper:
         self._change_s = 0.0
         self._not_before_s = 0.0
         self._is_giving = False
-        #: Reports ended tasks to the state, as far as any thread may
-        self.hear: Callable[[], object] = _nothing
+        self._reporter = reporter
 
     # Called with the lock
 
@@ -303,11 +312,12 @@ class Keeper:
         Nothing is reported while another thread does so, or while the event loop handles earlier
         events.
         """
-        self.hear()
+        if self._reporter is not None:
+            self._reporter.report()
 
     def give_up(self) -> None:
         """Catch up, then export the state to Python, because a program reads it."""
-        self.hear()
+        self.catch_up()
         self.give_back()
 
     def give_back(self) -> None:
@@ -386,7 +396,7 @@ class Keeper:
             return self.core.knows(key)
 
 
-def keeper_for(worker: Worker, line: Any) -> Keeper | None:
+def keeper_for(worker: Worker, line: Any, reporter: Reporter) -> Keeper | None:
     """Make the `Keeper` of a worker's state; None if Python always has it.
 
     Parameters
@@ -395,6 +405,8 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
         The worker.
     line : backhaul.dask.worker.local_queue.Line
         Of its default pool.
+    reporter : Reporter
+        Reports ended tasks.
     """
     state = worker.state
     if (
@@ -407,7 +419,7 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
         or not WORKER_CORE.fits(state)
     ):
         return None
-    return Keeper(state, line.lock)
+    return Keeper(state, line.lock, reporter=reporter)
 
 
 def _error_of(error: BaseException) -> tuple[Any, ...]:
@@ -415,7 +427,3 @@ def _error_of(error: BaseException) -> tuple[Any, ...]:
     return tuple(
         message[name] for name in ("exception", "traceback", "exception_text", "traceback_text")
     )
-
-
-def _nothing() -> None:
-    """Do nothing: default of `Keeper.hear`."""

@@ -367,6 +367,21 @@ class MemoryWatch:
             borrow; borrowed memory that its owner has freed counts.
         """
 
+    def account(self) -> dict[str, int]:
+        """Look now, and return the memory of the process by its use.
+
+        Returns
+        -------
+        dict
+            Bytes: ``resident_bytes`` and ``counted_bytes``, the numbers of `look`; the pages of no
+            file (``private_bytes``), of mapped files (``file_bytes``), of blocks of the arena that
+            are in use (``arena_used_bytes``), of those freed here but still lent
+            (``arena_orphaned_bytes``), of the other free blocks (``arena_free_bytes``), and of
+            other shared memory (``other_shared_bytes``); blocks that peers borrow
+            (``lent_bytes``), memory of peers that is mapped here (``borrowed_bytes``), and the
+            part of that which its owner has freed (``borrowed_orphaned_bytes``).
+        """
+
 def borrowed_bytes() -> int:
     """Bytes of peers' arenas that are mapped in this process."""
 

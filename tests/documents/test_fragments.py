@@ -114,6 +114,7 @@ FRAGMENTS = [
         instead=(('"tcp://scheduler:8786"', "cluster"),),
     ),
     Fragment("guides/which-lane.md", ("import lanes, transfers",), CLUSTER),
+    Fragment("guides/memory.md", ("import memory",), CLUSTER, "assert found.counted_bytes > 0"),
     Fragment(
         "guides/encryption.md",
         ("Security.temporary()",),

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use backhaul_shm::arena::{Arena, Kept};
-use backhaul_shm::leased::{borrowed_mapping_bytes, orphaned_bytes};
+use backhaul_shm::leased::{borrowed_bytes, borrowed_mapping_bytes, orphaned_bytes};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::pwrite;
 use rustix::time::{ClockId, clock_gettime};
@@ -64,6 +64,24 @@ pub struct MemoryLook {
     /// its owner has freed; other shared memory. Free blocks do not count, nor does borrowed memory
     /// that its owner uses, nor freed blocks that peers borrow.
     pub counted_bytes: usize,
+    /// Pages of no file, which no other process maps but for forks
+    pub private_bytes: usize,
+    /// Mapped pages of files, as those of libraries; other processes may map them too
+    pub file_bytes: usize,
+    /// Pages of the blocks of the arena that are in use here
+    pub arena_used_bytes: usize,
+    /// Pages of the blocks of the arena that are freed here, but lent or inherited by a fork
+    pub arena_orphaned_bytes: usize,
+    /// Pages of the other free blocks of the arena
+    pub arena_free_bytes: usize,
+    /// Blocks of the arena that peers have leases on, in use here or not
+    pub lent_bytes: usize,
+    /// Memory of peers that is mapped here
+    pub borrowed_bytes: usize,
+    /// Part of `borrowed_bytes` that its owner has freed, so that it counts here
+    pub borrowed_orphaned_bytes: usize,
+    /// Other shared memory
+    pub other_shared_bytes: usize,
 }
 
 /// Watches the memory of this process until it is dropped
@@ -172,16 +190,31 @@ impl Watched {
         let resident_bytes = status_bytes(&status, "VmRSS:");
         let shared_bytes = status_bytes(&status, "RssShmem:");
         let statistics = self.arena.statistics();
+        let arena_bytes = self.arena.resident_bytes();
         // A block counts whole, though it may have fewer pages.
         let used_bytes = statistics.live_bytes + statistics.abandoned_bytes;
-        let used_bytes = used_bytes.min(self.arena.resident_bytes());
-        let other_bytes = shared_bytes.saturating_sub(mapped_bytes);
-        let outside_bytes =
-            resident_bytes.saturating_sub(shared_bytes) + other_bytes + orphaned_bytes();
+        let arena_used_bytes = used_bytes.min(arena_bytes);
+        let arena_orphaned_bytes = statistics
+            .orphaned_bytes
+            .min(arena_bytes - arena_used_bytes);
+        let other_shared_bytes = shared_bytes.saturating_sub(mapped_bytes);
+        let borrowed_orphaned_bytes = orphaned_bytes();
+        let outside_bytes = resident_bytes.saturating_sub(shared_bytes)
+            + other_shared_bytes
+            + borrowed_orphaned_bytes;
         Ok(Measured {
             look: MemoryLook {
                 resident_bytes,
-                counted_bytes: outside_bytes + used_bytes,
+                counted_bytes: outside_bytes + arena_used_bytes,
+                private_bytes: status_bytes(&status, "RssAnon:"),
+                file_bytes: status_bytes(&status, "RssFile:"),
+                arena_used_bytes,
+                arena_orphaned_bytes,
+                arena_free_bytes: arena_bytes - arena_used_bytes - arena_orphaned_bytes,
+                lent_bytes: statistics.leased_bytes,
+                borrowed_bytes: borrowed_bytes(),
+                borrowed_orphaned_bytes,
+                other_shared_bytes,
             },
             outside_bytes,
             cached_bytes: statistics.cached_bytes,
@@ -298,6 +331,15 @@ mod tests {
         assert_eq!(arena.statistics().cached_bytes, 32 * MIB);
         // So much that what is used has room, and what is free has not.
         let private = vec![1_u8; 70 * MIB];
+        assert_eq!(look.arena_used_bytes, 16 * MIB);
+        assert_eq!(look.arena_free_bytes, 32 * MIB);
+        assert_eq!(look.arena_orphaned_bytes, 0);
+        let parts = look.private_bytes + look.file_bytes + look.other_shared_bytes;
+        assert_eq!(
+            parts + look.arena_used_bytes,
+            look.counted_bytes,
+            "{look:?}"
+        );
         let look = watch.look().unwrap();
         assert_eq!(arena.statistics().cached_bytes, 0);
         assert_eq!(arena.statistics().live_bytes, 16 * MIB);

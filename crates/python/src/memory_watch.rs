@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use backhaul::MemoryWatchConfig;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::arena::Arena;
 use crate::arguments;
@@ -47,6 +48,28 @@ impl MemoryWatch {
     fn look(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         let look = py.detach(|| self.watch.look())?;
         Ok((look.counted_bytes, look.resident_bytes))
+    }
+
+    #[doc = stub_doc!("MemoryWatch.account")]
+    fn account<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let look = py.detach(|| self.watch.look())?;
+        let dict = PyDict::new(py);
+        for (name, bytes) in [
+            ("resident_bytes", look.resident_bytes),
+            ("counted_bytes", look.counted_bytes),
+            ("private_bytes", look.private_bytes),
+            ("file_bytes", look.file_bytes),
+            ("arena_used_bytes", look.arena_used_bytes),
+            ("arena_orphaned_bytes", look.arena_orphaned_bytes),
+            ("arena_free_bytes", look.arena_free_bytes),
+            ("lent_bytes", look.lent_bytes),
+            ("borrowed_bytes", look.borrowed_bytes),
+            ("borrowed_orphaned_bytes", look.borrowed_orphaned_bytes),
+            ("other_shared_bytes", look.other_shared_bytes),
+        ] {
+            dict.set_item(name, bytes)?;
+        }
+        Ok(dict)
     }
 }
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from backhaul.dask.launch.cuda import DGX, CUDACluster
     from backhaul.dask.observe.lanes import lanes
     from backhaul.dask.observe.link_table import links
+    from backhaul.dask.observe.memory_account import memory
     from backhaul.dask.observe.transfers import transfers
     from backhaul.dask.resource_pools.leases import get_resources, resource_id
     from backhaul.dask.resource_pools.requests import resources
@@ -61,6 +62,7 @@ __all__ = [
     "get_resources",
     "lanes",
     "links",
+    "memory",
     "processes",
     "register_device_array",
     "resource_id",
@@ -96,6 +98,7 @@ _LAZY = {
     "get_resources": "backhaul.dask.resource_pools.leases",
     "lanes": "backhaul.dask.observe.lanes",
     "links": "backhaul.dask.observe.link_table",
+    "memory": "backhaul.dask.observe.memory_account",
     "register_device_array": "backhaul.dask.serialize.device_arrays",
     "resource_id": "backhaul.dask.resource_pools.leases",
     "resources": "backhaul.dask.resource_pools.requests",

@@ -1,4 +1,4 @@
-"""Counters of this process's received data in Dask's metrics for Prometheus: ``/metrics``.
+"""Counters of received data, and gauges of memory, in Dask's metrics for Prometheus: ``/metrics``.
 
 Workers and the scheduler each tell what they received themselves, so a sum over all targets counts
 each message once. Labels are the host of the sender, the lane and the class of message sizes. The
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dask
+from backhaul.dask.comm.native_context import memory_watch
 from backhaul.dask.observe.counters import (
     OTHERS,
     Sizes,
@@ -21,9 +22,9 @@ from backhaul.dask.observe.counters import (
 )
 
 if TYPE_CHECKING:
-    from prometheus_client.core import CounterMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-__all__ = ["FlowCollector", "install"]
+__all__ = ["FlowCollector", "MemoryCollector", "install"]
 
 #: Hosts with a label of their own: the first that sent anything. With four lanes and six classes
 #: that is at most 1560 series of each kind, and usually a few dozen.
@@ -49,9 +50,7 @@ class FlowCollector:
         from prometheus_client.core import CounterMetricFamily
 
         def family(name: str, text: str) -> CounterMetricFamily:
-            namespace = dask.config.get("distributed.dashboard.prometheus.namespace")
-            full_name = "_".join(filter(None, (namespace, "backhaul", name)))
-            return CounterMetricFamily(full_name, text, labels=_LABELS)
+            return CounterMetricFamily(_full_name(name), text, labels=_LABELS)
 
         messages = family("received_messages", "Messages received over Backhaul")
         nbytes = family("received_bytes", "Bytes of messages received over Backhaul")
@@ -82,6 +81,32 @@ class FlowCollector:
         return found
 
 
+class MemoryCollector:
+    """Gives the memory of this process by its use to ``prometheus_client``."""
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Give nothing, so that nothing is measured when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Measure, where the process has an arena."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        watch = memory_watch()
+        if watch is None:
+            return
+        text = "Memory of the process by its use"
+        family = GaugeMetricFamily(_full_name("memory_bytes"), text, labels=("kind",))
+        for name, nbytes in watch.account().items():
+            family.add_metric((name.removesuffix("_bytes"),), nbytes)
+        yield family
+
+
+def _full_name(name: str) -> str:
+    namespace = dask.config.get("distributed.dashboard.prometheus.namespace")
+    return "_".join(filter(None, (namespace, "backhaul", name)))
+
+
 def install() -> None:
     """Add Backhaul to ``/metrics`` of this process; again costs nothing.
 
@@ -95,4 +120,5 @@ def install() -> None:
     except ModuleNotFoundError:
         return
     prometheus_client.REGISTRY.register(FlowCollector())
+    prometheus_client.REGISTRY.register(MemoryCollector())
     _is_installed = True

@@ -56,6 +56,7 @@ __all__ = [
     "piece_sizes",
     "plan_roots",
     "process_token",
+    "read_piece",
     "set_default_numpy_handler",
     "set_listing",
     "set_memory_policy",
@@ -476,6 +477,33 @@ def assemble_pieces(
     ------
     ValueError
         If a block is inconsistent, or a target has another size than `piece_sizes` says.
+    """
+
+def read_piece(descriptor: int, offset: int, size: int, slot: int) -> bytes:
+    """Read one slot of a block in a file, without the GIL.
+
+    Parameters
+    ----------
+    descriptor : int
+        The file.
+    offset : int
+        First byte of the block.
+    size : int
+        Size of the block.
+    slot : int
+        The slot.
+
+    Returns
+    -------
+    bytes
+        A block of the same columns and slots, whose other slots are empty.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If the block is inconsistent.
     """
 
 def process_token() -> str:

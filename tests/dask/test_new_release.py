@@ -49,7 +49,7 @@ def test_changed_sources_are_shown(release: Path, capsys: pytest.CaptureFixture[
     assert "    +    async def execute(self, key: Key, of_another_mind: bool = True," in out
     assert "distributed.spill.SpillBuffer is gone" in out
     assert "distributed.spill.SpillBuffer is gone, and names.py imports it" in out
-    assert out.splitlines()[-1].endswith("2 differ, 2 have to be read; 1 names are gone")
+    assert out.splitlines()[-1].endswith("3 differ, 3 have to be read; 1 names are gone")
 
 
 def test_sources_with_equal_behaviour_are_left_out(

@@ -66,6 +66,7 @@ OURS = {
     "worker/finished_message.py": {"_described", "finished"},
     # A function and plans of this package, tasks, arrays and a frame that it made
     "exchange/cluster.py": {"tasks"},
+    "exchange/block_files.py": {"_files"},
     "exchange/arrays.py": {"graph", "result"},
     "exchange/columns.py": {"frame"},
     "exchange/graphs.py": {"graph"},

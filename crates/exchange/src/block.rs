@@ -15,6 +15,8 @@ use crate::{ExchangeError, Kind, word};
 const MAGIC: u64 = u64::from_le_bytes(*b"BHEXCH01");
 const HEADER_WORDS: usize = 4;
 const COLUMN_WORDS: usize = 3;
+/// Bytes at the start of a block that [`header_bytes`] needs
+pub(crate) const COUNTS_BYTES: usize = HEADER_WORDS * 8;
 /// Columns begin at multiples of a cache line
 const ALIGNMENT: usize = 64;
 
@@ -84,12 +86,32 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Returns the first byte of the column
+    pub(crate) fn start(&self) -> usize {
+        self.range.start
+    }
+
+    /// Returns the end of the column
+    pub(crate) fn end(&self) -> usize {
+        self.range.end
+    }
+
+    /// Returns the bytes of the offsets of some rows of a text column
+    pub(crate) fn text_offsets(&self, rows: &Range<usize>) -> Range<usize> {
+        self.range.start + rows.start * 8..self.range.start + (rows.end + 1) * 8
+    }
+
     pub(crate) fn of_mut<'a>(&self, block: &'a mut [u8]) -> &'a mut [u8] {
         &mut block[self.range.clone()]
     }
 
     pub(crate) fn of<'a>(&self, block: &'a [u8]) -> &'a [u8] {
         &block[self.range.clone()]
+    }
+
+    /// Returns the first byte of the text of a text column
+    pub(crate) fn text_start(&self, rows: usize) -> usize {
+        self.range.start + (rows + 1) * 8 + rows
     }
 
     /// Splits a text column into offsets, validity and text
@@ -127,21 +149,21 @@ impl<'a> Block<'a> {
     ///
     /// [`ExchangeError::InvalidBlock`] if the block is truncated, corrupt, or of another version.
     pub fn read(bytes: &'a [u8]) -> Result<Self, ExchangeError> {
-        let (words, _) = bytes.as_chunks::<8>();
+        Self::read_header(bytes, bytes.len())
+    }
+
+    /// Reads the header of a block of which only the header is in memory
+    pub(crate) fn read_header(header: &'a [u8], bytes: usize) -> Result<Self, ExchangeError> {
+        header_bytes(header, bytes)?;
+        let (words, _) = header.as_chunks::<8>();
         let at = |index| word(words, index).ok_or(ExchangeError::InvalidBlock("truncated"));
         let size = |index| {
             at(index).and_then(|word| {
                 usize::try_from(word).map_err(|_| ExchangeError::InvalidBlock("size"))
             })
         };
-        if at(0)? != MAGIC {
-            return Err(ExchangeError::InvalidBlock("no block of this version"));
-        }
         let (rows, slots, columns) = (size(1)?, size(2)?, size(3)?);
         let invalid = ExchangeError::InvalidBlock("column");
-        if columns > words.len() || slots >= words.len() {
-            return Err(ExchangeError::InvalidBlock("counts"));
-        }
         let mut regions = Vec::with_capacity(columns);
         for column in 0..columns {
             let first = HEADER_WORDS + COLUMN_WORDS * column;
@@ -150,12 +172,12 @@ impl<'a> Block<'a> {
             let range = column_bytes(kind, rows, size(first + 2)?)
                 .and_then(|length| start.checked_add(length))
                 .map(|end| start..end)
-                .filter(|range| range.end <= bytes.len())
+                .filter(|range| range.end <= bytes)
                 .ok_or_else(|| invalid.clone())?;
             regions.push(Region { kind, range });
         }
         let block = Self {
-            bytes,
+            bytes: header,
             rows,
             regions,
             slots,
@@ -199,6 +221,28 @@ impl<'a> Block<'a> {
         .and_then(|offset| usize::try_from(offset).ok())
         .ok_or(ExchangeError::InvalidBlock("row offsets"))
     }
+}
+
+/// Returns the size of the header, given its first [`COUNTS_BYTES`] and the size of the block
+///
+/// # Errors
+///
+/// [`ExchangeError::InvalidBlock`] if the block is truncated, or of another version.
+pub(crate) fn header_bytes(counts: &[u8], bytes: usize) -> Result<usize, ExchangeError> {
+    let (words, _) = counts.as_chunks::<8>();
+    let at = |index| word(words, index).ok_or(ExchangeError::InvalidBlock("truncated"));
+    if at(0)? != MAGIC {
+        return Err(ExchangeError::InvalidBlock("no block of this version"));
+    }
+    let count = |index| at(index).map(|word| usize::try_from(word).unwrap_or(usize::MAX));
+    let (slots, columns) = (count(2)?, count(3)?);
+    columns
+        .checked_mul(COLUMN_WORDS)
+        .and_then(|words| words.checked_add(HEADER_WORDS + 1))
+        .and_then(|words| words.checked_add(slots))
+        .and_then(|words| words.checked_mul(8))
+        .filter(|&header| header <= bytes)
+        .ok_or(ExchangeError::InvalidBlock("counts"))
 }
 
 /// Returns the bytes of a column; `None` if no memory can have as many

@@ -5,8 +5,9 @@
 //! - [`Partitioning`] maps each row of an input partition to an output partition.
 //! - [`Layout`] and [`Partitioning::write`] group the rows by output partition in one *block*.
 //! - [`Block`] reads a block, and [`assemble`] concatenates the pieces of one output partition.
+//! - [`extract`] reads the piece of one output partition of a block that is in a file.
 //!
-//! All functions work on byte slices of the caller. No I/O, no threads, no Python, no Dask. Blocks
+//! All functions work on byte slices or read functions of the caller. No I/O, no threads, no Python, no Dask. Blocks
 //! may come from another process, so that every length and offset in a block is checked.
 
 #![forbid(unsafe_code)]
@@ -14,12 +15,14 @@
 mod assemble;
 mod block;
 mod column;
+mod extract;
 mod hash;
 mod partition;
 
 pub use assemble::{Target, assemble, piece_bytes, piece_rows};
 pub use block::{Block, Layout};
 pub use column::{Column, Kind, Text};
+pub use extract::extract;
 pub use hash::hash_rows;
 pub use partition::Partitioning;
 

@@ -1,7 +1,7 @@
 //! Blocks and assembly against a naive model: vectors of rows, one for each output partition
 
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Kind, Partitioning, Target, Text, assemble, piece_bytes,
+    Block, Column, ExchangeError, Kind, Partitioning, Target, Text, assemble, extract, piece_bytes,
     piece_rows,
 };
 use proptest::prelude::*;
@@ -126,6 +126,18 @@ fn rows_of(blocks: &[Vec<u8>], slot: usize) -> Result<Rows, ExchangeError> {
     Ok(found)
 }
 
+/// Extracts one slot of a block as from a file
+fn extracted(block: &[u8], slot: usize) -> Result<Vec<u8>, ExchangeError> {
+    extract(block.len(), slot, |start, target| {
+        let found = start
+            .checked_add(target.len())
+            .and_then(|end| block.get(start..end))
+            .ok_or(ExchangeError::InvalidBlock("end of file"))?;
+        target.copy_from_slice(found);
+        Ok(())
+    })
+}
+
 prop_compose! {
     fn rows()(rows in prop::collection::vec(
         (any::<i64>(), any::<u8>(), prop::option::of("[a-z\u{e4}]{0,9}")), 0..40,
@@ -158,8 +170,15 @@ proptest! {
             }
             for (slot, expected) in expected.iter().enumerate() {
                 prop_assert_eq!(&rows_of(&blocks, slot).expect("valid blocks"), expected);
+                // Some blocks in files, some in memory
+                let mut mixed = blocks.clone();
+                for block in mixed.iter_mut().step_by(2) {
+                    *block = extracted(block, slot).expect("a valid block");
+                }
+                prop_assert_eq!(&rows_of(&mixed, slot).expect("valid blocks"), expected);
             }
             prop_assert!(rows_of(&blocks, wanted.len()).is_err());
+            prop_assert!(extracted(&blocks[0], wanted.len()).is_err());
         }
     }
 
@@ -195,10 +214,14 @@ proptest! {
         let word = place.index(block.len() / 8) * 8;
         block[word..word + 8].copy_from_slice(&value);
         // Must not panic; a corrupt count of rows may ask for more memory than there is
-        if Block::read(&block).is_ok_and(|block| block.piece(1).is_ok_and(|rows| rows.len() < 1000)) {
-            let _ = rows_of(&[block.clone()], 1);
+        for block in [Ok(block.clone()), extracted(&block, 1)].into_iter().flatten() {
+            let is_small = |block: Block<'_>| block.piece(1).is_ok_and(|rows| rows.len() < 1000);
+            if Block::read(&block).is_ok_and(is_small) {
+                let _ = rows_of(&[block], 1);
+            }
         }
         let end = cut.index(block.len());
         let _ = rows_of(&[block[..end].to_vec()], 1);
+        let _ = extracted(&block[..end], 1);
     }
 }

@@ -1,11 +1,16 @@
 //! Kernels of the exchange for Python: converts, and calls `backhaul_exchange` without the GIL
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
 use backhaul_exchange::{
     Block, Column, ExchangeError, Kind, Partitioning as Assignment, Target, Text, assemble,
-    piece_bytes, piece_rows,
+    extract, piece_bytes, piece_rows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::buffer::detached;
 
@@ -126,6 +131,47 @@ pub(crate) fn assemble_pieces(
         assemble(&read(sources)?, slot, &mut targets)
     })?;
     nulls.map_err(value_error)
+}
+
+#[doc = stub_doc!("read_piece")]
+#[pyfunction]
+pub(crate) fn read_piece(
+    py: Python<'_>,
+    descriptor: i32,
+    offset: u64,
+    size: usize,
+    slot: usize,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let piece = py.detach(|| {
+        let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
+        extract(size, slot, |start, target| {
+            file.read_exact_at(target, offset + start as u64)
+                .map_err(ReadError::Io)
+        })
+    });
+    match piece {
+        Ok(piece) => Ok(PyBytes::new(py, &piece)),
+        Err(ReadError::Block(error)) => Err(value_error(error)),
+        Err(ReadError::Io(error)) => Err(error.into()),
+    }
+}
+
+/// A block in a file cannot be read
+enum ReadError {
+    Block(ExchangeError),
+    Io(io::Error),
+}
+
+impl From<ExchangeError> for ReadError {
+    fn from(error: ExchangeError) -> Self {
+        Self::Block(error)
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 /// A column as Python gives it: kind, values, offsets, validity, bit of the first row

@@ -71,8 +71,6 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         return layer
 
     monkeypatch.setattr(graphs, "exchange_layer", exchange_layer)
-    # Partitions of unknown size are assumed to be large: those of the tests are not.
-    monkeypatch.setattr(graphs, "_PARTITION_BYTES", 1 << 16)
     return seen
 
 

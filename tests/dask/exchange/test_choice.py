@@ -114,7 +114,7 @@ def test_an_error_of_the_exchange_leaves_all_to_p2p(
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(graphs, "_check_memory", fail)
+    monkeypatch.setattr(graphs, "_slots", fail)
     with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
         assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [False]
@@ -138,47 +138,6 @@ def test_a_value_that_is_not_understood_is_an_error() -> None:
         pytest.raises(ValueError, match="exchange must be auto or off, got 'sometimes'"),
     ):
         switched_on("exchange")
-
-
-def test_little_memory_leaves_a_frame_to_p2p(
-    exchanged: list[bool], caplog: pytest.LogCaptureFixture
-) -> None:
-    with (
-        dask.config.set(
-            {
-                "distributed.worker.memory.target": False,
-                "distributed.worker.memory.spill": False,
-                "distributed.worker.memory.pause": False,
-            }
-        ),
-        LocalCluster(
-            protocol="backhaul",
-            n_workers=1,
-            threads_per_worker=1,
-            processes=False,
-            dashboard_address=None,
-            memory_limit=50_000_000,
-        ) as cluster,
-        Client(cluster),
-        caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
-    ):
-        assert len(kept(shuffled(frame())).compute()) == 40
-    assert exchanged == [False]
-    assert "GB that are free" in caplog.text
-
-
-def test_workers_without_a_limit_have_the_memory_of_their_host(
-    client: Client,
-    exchanged: list[bool],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("backhaul.dask.exchange.graphs._PARTITION_BYTES", 1 << 50)
-    source = dd.from_map(lambda number: frame(), range(3), meta=frame().iloc[:0])
-    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
-        assert len(kept(source.shuffle("key", shuffle_method="p2p")).compute()) == 120
-    assert exchanged == [False]
-    assert "GB that are free" in caplog.text
 
 
 def test_workers_that_do_not_share_memory_use_p2p(

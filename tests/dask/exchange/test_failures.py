@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,18 +76,12 @@ def test_a_killed_worker_costs_no_row(exchanged: list[bool], inputs: int) -> Non
         check(outputs, inputs * rows)
 
 
-def test_blocks_that_are_spilled_are_right(
-    exchanged: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from backhaul.dask.exchange import graphs
+def spilled(dask_worker: Any) -> int:
+    return int(dask_worker.data.spilled_total.disk)
 
-    unchecked: Callable[..., None] = lambda sides, cluster: None  # noqa: E731
-    monkeypatch.setattr(graphs, "_check_memory", unchecked)
-    inputs, rows = 12, 100_000
 
-    def spilled(dask_worker: Any) -> int:
-        return int(dask_worker.data.spilled_total.disk)
-
+def test_more_rows_than_memory_are_exchanged_and_merged(exchanged: list[bool]) -> None:
+    inputs, rows = 12, 50_000
     with (
         dask.config.set(
             {

@@ -189,6 +189,7 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "Server.handle_stream": ("d132f2e61560",),
     "SpansSchedulerExtension": ("059b6ca15081", "1d18c22cac03"),
     "SpillBuffer": ("88f70284d7e7",),
+    "SpillBuffer.evict": ("fafa028afaea",),
     "StateMachineEvent": ("83b21006c517",),
     "SystemMonitor.get_process_memory": ("060eac5e7ceb",),
     "Task.__call__": ("6e1c26997439",),

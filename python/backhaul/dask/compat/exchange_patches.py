@@ -15,6 +15,8 @@ __all__ = [
     "EXCHANGE_PATCHES",
     "GRAPHS_WITH_CLUSTER",
     "HASH_JOIN",
+    "KEPT_IN_MEMORY",
+    "KEPT_IN_STORE",
     "P2P_SHUFFLE",
     "RECHUNK",
 ]
@@ -37,6 +39,20 @@ EXCHANGE_INFORMATION: Final = InstancePatch(
     without="dataframes are shuffled by P2P",
     item="backhaul-exchange",
     read=("Worker.get_startup_information",),
+)
+
+#: Spilling of results that have to stay in memory: `backhaul.dask.exchange.block_files`
+KEPT_IN_MEMORY: Final = InstancePatch(
+    shown="Worker.data.fast.evict",
+    without="blocks of an exchange are never in files",
+    attribute="evict",
+    read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU", "InsertionSortedSet"),
+)
+KEPT_IN_STORE: Final = InstancePatch(
+    shown="Worker.data.evict",
+    without="blocks of an exchange are never in files",
+    attribute="evict",
+    read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU"),
 )
 
 #: Functions whose results the exchange reproduces, for both of its expressions
@@ -83,6 +99,8 @@ RECHUNK: Final = InstancePatch(
 EXCHANGE_PATCHES: Final = (
     GRAPHS_WITH_CLUSTER,
     EXCHANGE_INFORMATION,
+    KEPT_IN_MEMORY,
+    KEPT_IN_STORE,
     HASH_JOIN,
     P2P_SHUFFLE,
     RECHUNK,

@@ -1,18 +1,22 @@
 """Data of an exchange: blocks of input partitions, and bundles of all blocks of a frame.
 
 A block has all columns and offsets of an input partition in one array, so that pickling it costs
-one buffer, which is lent to other workers of the host. A `TableBlock` takes the place of a block
-where a partition is not of the types that its frame announces.
+one buffer, which is lent to other workers of the host. A `FileBlock` takes the place of a block
+where a worker has no memory for one, and a `TableBlock` where a partition is not of the types that
+its frame announces.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from dask.sizeof import sizeof
 
-__all__ = ["Block", "Bundle", "TableBlock"]
+from backhaul.dask.exchange.block_files import BlockFile, open_file
+
+__all__ = ["AnyBlock", "Block", "Bundle", "FileBlock", "TableBlock"]
 
 #: Bytes of the objects around a block
 _OBJECT_BYTES = 400
@@ -38,9 +42,57 @@ class Block:
     def __sizeof__(self) -> int:
         return _OBJECT_BYTES + int(self.buffer.nbytes)
 
+    def piece(self, slot: int) -> Any:
+        """Return a block that has the rows of one slot: the whole one."""
+        return self.buffer
+
     def is_made_here(self) -> bool:
         """Tell whether this process has allocated the memory, rather than received it."""
         return bool(self.buffer.flags.owndata)
+
+
+class FileBlock:
+    """A block in a file.
+
+    Parameters
+    ----------
+    file : BlockFile
+        The file.
+    offset : int
+        First byte of the block.
+    nbytes : int
+        Size of the block.
+    """
+
+    __slots__ = ("_file", "_nbytes", "_offset")
+
+    #: The file is closed with the last block, so that a pickled one must not be the last.
+    stays_in_memory = True
+
+    def __init__(self, file: BlockFile, offset: int, nbytes: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._nbytes = nbytes
+
+    def piece(self, slot: int) -> Any:
+        """Read the rows of one slot, as a block whose other slots are empty."""
+        return self._file.piece(self._offset, self._nbytes, slot)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        file = self._file
+        place = self._offset, self._nbytes
+        return _opened, (os.getpid(), file.descriptor, file.name, *place)
+
+    def __sizeof__(self) -> int:
+        return _OBJECT_BYTES
+
+    def is_made_here(self) -> bool:
+        """Tell that the objects around the block count in each process."""
+        return True
+
+
+def _opened(pid: int, descriptor: int, name: bytes, offset: int, nbytes: int) -> FileBlock:
+    return FileBlock(open_file(pid, descriptor, name), offset, nbytes)
 
 
 class TableBlock:
@@ -76,21 +128,28 @@ class TableBlock:
         return self.table.slice(start, int(self.offsets[slot + 1]) - start)
 
 
+#: Rows of one input partition, wherever they are
+AnyBlock: TypeAlias = Block | FileBlock | TableBlock
+
+
 class Bundle:
     """All blocks of one frame.
 
     Parameters
     ----------
-    blocks : list of Block, TableBlock or None
+    blocks : list of Block, FileBlock, TableBlock or None
         One for each input partition; None for those without rows.
     """
 
     __slots__ = ("blocks",)
 
-    def __init__(self, blocks: list[Block | TableBlock | None]) -> None:
+    #: A spilled bundle would write the blocks of all workers, and read them into private memory.
+    stays_in_memory = True
+
+    def __init__(self, blocks: list[AnyBlock | None]) -> None:
         self.blocks = [block for block in blocks if block is not None]
 
-    def __iter__(self) -> Iterator[Block | TableBlock]:
+    def __iter__(self) -> Iterator[AnyBlock]:
         return iter(self.blocks)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,9 +161,9 @@ class Bundle:
         return own + _OBJECT_BYTES * (1 + len(self.blocks))
 
 
-def _bytes_of(found: Block | TableBlock | Bundle) -> int:
+def _bytes_of(found: AnyBlock | Bundle) -> int:
     return found.__sizeof__()
 
 
-for _kind in (Block, TableBlock, Bundle):
+for _kind in (Block, FileBlock, TableBlock, Bundle):
     sizeof.register(_kind, _bytes_of)

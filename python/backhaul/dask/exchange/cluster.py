@@ -26,6 +26,7 @@ from distributed.system import MEMORY_LIMIT
 from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_WITH_CLUSTER
 from backhaul.dask.compat.operations import UPDATE_GRAPH
 from backhaul.dask.config.settings import Settings, switched_on
+from backhaul.dask.exchange.block_files import MEMORY_SHARE, block_store
 
 __all__ = [
     "ClusterView",
@@ -38,13 +39,11 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Version of blocks and tasks; workers of different versions do not exchange
-VERSION: Final = 1
+VERSION: Final = 2
 SWITCH: Final = "exchange"
 
 #: Module that defines the expressions of P2P; a process that lacks it has none of them
 _EXPRESSIONS: Final = "dask.dataframe.dask_expr"
-#: Share of a worker's memory limit up to which an exchange may fill it
-_MEMORY_SHARE: Final = 0.6
 #: Most seconds that a graph waits for the event loop
 _ANSWER_S: Final = 30.0
 
@@ -68,15 +67,15 @@ class ClusterView:
         Threads of all workers.
     free_bytes : float
         Memory of all workers below the share of their limits that an exchange may fill.
-    used_bytes : float
-        Memory that all workers use.
+    block_bytes : float
+        Memory that the blocks of one exchange may take in each worker.
     reason : str or None
         Why they cannot exchange; None if they can.
     """
 
     threads: int
     free_bytes: float
-    used_bytes: float
+    block_bytes: float
     reason: str | None
 
     def refusal(self) -> str | None:
@@ -86,6 +85,7 @@ class ClusterView:
 
 def install_for_worker(worker: Worker) -> None:
     """Add the exchange to what a worker reports when it registers; again costs nothing."""
+    block_store.install(worker)
     if EXCHANGE_INFORMATION.item not in worker.startup_information:
         EXCHANGE_INFORMATION.install(worker.startup_information, _ability_of)
 
@@ -114,9 +114,10 @@ def _ability_of(worker: Worker) -> dict[str, Any]:
 
 
 def _host() -> str:
-    """Identify the kernel, the network namespace and the user that processes share memory in."""
+    """Identify the kernel, the namespaces and the user that processes share memory in."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}-{os.stat('/proc/self/ns/net').st_ino}-{os.getuid()}"
+    namespaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid"))
+    return "-".join(map(str, (boot, *namespaces, os.getuid())))
 
 
 def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,15 +216,15 @@ def _view_of(scheduler: Scheduler) -> ClusterView:
     reason = _reason(workers)
     if reason is not None:
         return ClusterView(0, 0, 0, reason)
-    free = used = 0.0
+    free = []
     for ws in workers:
-        used_here = float(ws.metrics.get("memory", 0))
-        used += used_here
         # Workers without a limit share the memory of their host.
         memory = ws.extra[EXCHANGE_INFORMATION.item]["memory_bytes"] / len(workers)
         limit = float(min(ws.memory_limit or memory, memory))
-        free += max(0.0, _MEMORY_SHARE * limit - used_here)
-    return ClusterView(sum(ws.nthreads for ws in workers), free, used, None)
+        free.append(max(0.0, MEMORY_SHARE * limit - float(ws.metrics.get("memory", 0))))
+    # A block counts in each worker that has borrowed it. The other half is for the outputs.
+    block_bytes = min(free) / len(workers) / 2
+    return ClusterView(sum(ws.nthreads for ws in workers), sum(free), block_bytes, None)
 
 
 def _reason(workers: list[Any]) -> str | None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
 from backhaul.dask.compat.names import (
-    Expr,
-    FromGraph,
-    FromPandas,
-    Fused,
     HashJoinP2P,
     List,
     P2PShuffle,
@@ -35,9 +29,6 @@ from backhaul.dask.exchange.tasks import (
 __all__ = ["exchange_layer"]
 
 logger = logging.getLogger(__name__)
-
-#: Assumed size of an input partition of unknown size
-_PARTITION_BYTES: Final = 128 << 20
 
 
 def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
@@ -121,9 +112,9 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         number_column=column,
         keys=(),
         keeps_index=True,
+        memory_bytes=cluster.block_bytes,
     )
     side = _Side(token, expr.frame, plan)
-    _check_memory([side], cluster)
     graph: dict[Any, Any] = {}
     blocks = side.add_to(graph, bundled=_is_bundled([side], cluster))
     for place, slot in enumerate(_slots(outputs)):
@@ -150,6 +141,7 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
                 number_column=None,
                 keys=None if is_index else _keys(schema, on),
                 keeps_index=any(by_index),
+                memory_bytes=cluster.block_bytes / 2,
             ),
         )
         for side, frame, on, is_index in (
@@ -157,7 +149,6 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
             ("right", expr.right, expr.shuffle_right_on, by_index[1]),
         )
     ]
-    _check_memory(sides, cluster)
     bundled = _is_bundled(sides, cluster)
     graph: dict[Any, Any] = {}
     left, right = (side.add_to(graph, bundled=bundled) for side in sides)
@@ -210,38 +201,3 @@ def _is_bundled(sides: Sequence[_Side], cluster: ClusterView) -> bool:
     of blocks would gather on the first worker that has received all blocks.
     """
     return sides[0].plan.slots > 2 * cluster.threads
-
-
-def _check_memory(sides: Sequence[_Side], cluster: ClusterView) -> None:
-    """Refuse an exchange whose blocks and outputs may not fit in memory."""
-    needed = 2 * sum(_bytes_of(side.frame, cluster) for side in sides)
-    if needed > cluster.free_bytes:
-        raise Unsupported(
-            f"it may take {needed / 1e9:.1f} GB of the {cluster.free_bytes / 1e9:.1f} GB that are "
-            "free below the spill thresholds of the workers"
-        )
-
-
-def _bytes_of(frame: Any, cluster: ClusterView) -> float:
-    """Estimate the size of a frame by that of its sources."""
-    known, kinds = 0.0, set()
-    stack, seen = [frame], set()
-    while stack:
-        expr = stack.pop()
-        if expr._name in seen:
-            continue
-        seen.add(expr._name)
-        dependencies = expr.dependencies()
-        stack += dependencies
-        if isinstance(expr, Fused):
-            stack += [each for each in expr.exprs if isinstance(each, Expr)]
-        elif not dependencies:
-            kinds.add(type(expr))
-            if isinstance(expr, FromPandas):
-                known += float(np.sum(expr.operand("frame")._data.memory_usage()))
-    kinds.discard(FromPandas)
-    if not kinds:
-        return known
-    assumed = known + float(frame.npartitions * _PARTITION_BYTES)
-    # Persisted partitions are in the memory that the workers use.
-    return known + min(assumed, cluster.used_bytes) if kinds == {FromGraph} else assumed

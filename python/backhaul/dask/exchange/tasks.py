@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from backhaul.dask.compat.names import (
     merge_chunk,
     to_pyarrow_table_dispatch,
 )
-from backhaul.dask.exchange.blocks import Block, Bundle, TableBlock
+from backhaul.dask.exchange.block_files import block_store
+from backhaul.dask.exchange.blocks import AnyBlock, Block, Bundle, FileBlock, TableBlock
 from backhaul.dask.exchange.columns import RawColumn, Schema, raw_column
 from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
 
 __all__ = ["FramePlan", "MergePlan", "bundle", "transfer", "unpack", "unpack_merge"]
+
+logger = logging.getLogger(__name__)
 
 
 class _Plan:
@@ -76,6 +80,8 @@ class FramePlan(_Plan):
         Where there is no such column: the columns to hash; None for the index.
     keeps_index : bool
         Whether the output needs the index.
+    memory_bytes : float
+        Memory that the blocks may take in each worker; others are in files.
     """
 
     token: str
@@ -86,6 +92,7 @@ class FramePlan(_Plan):
     number_column: str | None
     keys: tuple[str, ...] | None
     keeps_index: bool
+    memory_bytes: float
 
     @property
     def slots(self) -> int:
@@ -116,7 +123,7 @@ class MergePlan(_Plan):
     options: dict[str, Any]
 
 
-def transfer(frame: Any, plan: FramePlan) -> Block | TableBlock | None:
+def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
     """Group the rows of an input partition by output partition.
 
     Parameters
@@ -128,7 +135,7 @@ def transfer(frame: Any, plan: FramePlan) -> Block | TableBlock | None:
 
     Returns
     -------
-    Block, TableBlock or None
+    Block, FileBlock, TableBlock or None
         None if no row is needed.
 
     Raises
@@ -153,12 +160,12 @@ def transfer(frame: Any, plan: FramePlan) -> Block | TableBlock | None:
         return _table_block_of(frame, plan, numbers)
 
 
-def bundle(blocks: list[Block | TableBlock | None]) -> Bundle:
+def bundle(blocks: list[AnyBlock | None]) -> Bundle:
     """Collect the blocks of a frame."""
     return Bundle(blocks)
 
 
-def unpack(blocks: Iterable[Block | TableBlock | None], slot: int, plan: FramePlan) -> pd.DataFrame:
+def unpack(blocks: Iterable[AnyBlock | None], slot: int, plan: FramePlan) -> pd.DataFrame:
     """Make an output partition.
 
     Parameters
@@ -175,8 +182,8 @@ def unpack(blocks: Iterable[Block | TableBlock | None], slot: int, plan: FramePl
 
 
 def unpack_merge(
-    left: Iterable[Block | TableBlock | None],
-    right: Iterable[Block | TableBlock | None],
+    left: Iterable[AnyBlock | None],
+    right: Iterable[AnyBlock | None],
     slot: int,
     plan: MergePlan,
 ) -> pd.DataFrame:
@@ -206,7 +213,7 @@ def _numbers_of(column: pd.Series, partitions: int) -> Any:
     return column.map(known).fillna(-1).to_numpy().astype(np.int64)
 
 
-def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | None:
+def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | FileBlock | None:
     schema, rows = plan.schema, len(frame)
     columns = {field.name: raw_column(frame[field.name], field.kind) for field in schema.fields}
     index: list[RawColumn] = []
@@ -225,6 +232,17 @@ def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | Non
     kept = [*(index if plan.keeps_index else ()), *columns.values()]
     buffer: Any = np.empty(partitioning.block_bytes(kept), np.uint8)
     partitioning.write_block(kept, buffer)
+    return _stored(buffer, plan)
+
+
+def _stored(buffer: Any, plan: FramePlan) -> Block | FileBlock:
+    """Keep a block in memory, or write it to a file where there is no memory for it."""
+    try:
+        file = block_store.file_for(plan.token, buffer.nbytes, plan.memory_bytes)
+        if file is not None:
+            return FileBlock(file, file.append(buffer.data), buffer.nbytes)
+    except OSError as error:
+        logger.warning("A block of an exchange stays in memory, as a file fails: %s", error)
     return Block(buffer)
 
 
@@ -253,12 +271,10 @@ def _numbers_by_pandas(frame: pd.DataFrame, plan: FramePlan) -> Any:
     return np.ascontiguousarray(numbers_by_pandas(keys, plan.partitions))
 
 
-def _assembled(
-    blocks: Iterable[Block | TableBlock | None], slot: int, plan: FramePlan
-) -> pd.DataFrame:
+def _assembled(blocks: Iterable[AnyBlock | None], slot: int, plan: FramePlan) -> pd.DataFrame:
     """Concatenate the pieces of an output partition."""
     present = [block for block in blocks if block is not None]
-    native = [block for block in present if isinstance(block, Block)]
+    native = [block for block in present if not isinstance(block, TableBlock)]
     if len(native) != len(present):
         return _by_tables(present, slot, plan)
     if not native:
@@ -268,10 +284,10 @@ def _assembled(
 
 
 def _by_kernel(
-    blocks: Sequence[Block], slot: int, plan: FramePlan, *, keeps_index: bool
+    blocks: Sequence[Block | FileBlock], slot: int, plan: FramePlan, *, keeps_index: bool
 ) -> pd.DataFrame | None:
     schema = plan.schema
-    buffers = [block.buffer for block in blocks]
+    buffers = [block.piece(slot) for block in blocks]
     rows, sizes = piece_sizes(buffers, slot)
     if not rows:
         return None
@@ -289,7 +305,7 @@ def _by_kernel(
     return schema.frame(values[1:], pd.Index(values[0], name=schema.index.name, copy=False))
 
 
-def _by_tables(blocks: Sequence[Block | TableBlock], slot: int, plan: FramePlan) -> pd.DataFrame:
+def _by_tables(blocks: Sequence[AnyBlock], slot: int, plan: FramePlan) -> pd.DataFrame:
     """Concatenate pieces of different types as upstream's P2P does, by Arrow."""
     tables = []
     for number, block in enumerate(blocks):

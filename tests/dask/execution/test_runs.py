@@ -393,3 +393,32 @@ def test_random_work_ends_as_it_should(seed: int) -> None:
         assert taken
 
     run()
+
+
+def test_the_invariants_of_the_queue_are_checked_where_dask_validates() -> None:
+    checks: list[None] = []
+
+    class Validated(Line):
+        def validate(self) -> None:
+            super().validate()
+            checks.append(None)
+
+    @cluster(1)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        assert worker.state.validate
+        assert await client.gather(client.map(abs, range(50))) == list(range(50))
+        line: Any = line_of(worker)
+        line.__class__ = Validated
+        assert await client.gather(client.map(abs, range(50, 100))) == list(range(50, 100))
+        assert checks
+        with line.lock:
+            timer, line._timer = line._timer, None
+            line._is_called = False
+            # An ended task for which the event loop is not called
+            line._ended.append(None)
+            with pytest.raises(AssertionError, match="nothing wakes the event loop"):
+                line.validate()
+            line._ended.pop()
+            line._timer = timer
+
+    run()

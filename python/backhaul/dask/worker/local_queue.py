@@ -127,6 +127,8 @@ class Line:
         self._is_called = False
         self._is_quiet = True
         self._is_busy = False
+        #: Whether the event loop handles reports, or is about to; for `validate`
+        self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
         self.early = make_early(worker, self) or EarlyTasks()
         #: The `Keeper` that moves the state between Python and Rust, if there is one
@@ -189,6 +191,8 @@ class Line:
             )
             if calls:
                 self._is_called = True
+            if self.worker.state.validate:
+                self.validate()
         if calls:
             self._call(self._settle)
         return following
@@ -292,6 +296,7 @@ class Line:
             # An event that is being handled has caused these.
             perform(self.worker, *stimuli)
             return
+        self._is_handling = True
         try:
             self._hear()
             self._tell()
@@ -303,10 +308,12 @@ class Line:
                     self._tell()
                 self._lay_out()
         finally:
-            self._is_busy = False
-            # An error of one report leaves the others in the queue.
-            if self._ended:
-                self.event_loop.call_soon(self._settle)
+            with self.lock:
+                self._is_busy = self._is_handling = False
+                # An error of one report leaves the others in the queue.
+                if self._ended:
+                    self._is_called = True
+                    self.event_loop.call_soon(self._settle)
             self.early.on_reported()
 
     def _pass_on(self, *stimuli: Any) -> None:
@@ -375,10 +382,13 @@ class Line:
     def _settle(self) -> None:
         with self.lock:
             self._is_called = False
+            self._is_handling = True
         self.handle()
 
     def _leaver_ended(self, item: Item) -> None:
-        self.end(item)
+        with self.lock:
+            self._is_handling = True
+            self.end(item)
         self.handle()
 
     def _tick(self) -> None:
@@ -386,6 +396,7 @@ class Line:
         with self.lock:
             # If no task has ended for that long, the next result calls the event loop immediately.
             self._is_quiet = not self._ended
+            self._is_handling |= not self._is_quiet
         if not self._is_quiet:
             self.handle()
 
@@ -438,6 +449,29 @@ class Line:
             self._is_quiet = False
             if self._timer is None:
                 self._timer = self.event_loop.call_later(REPORT_S, self._tick)
+        if state.validate:
+            self.validate()
+
+    def validate(self) -> None:
+        """Check the invariants of the queue; the lock is held.
+
+        Called after each change if the state machine validates its steps, as Dask's tests ask for.
+        """
+        known = self._items
+        for item in self._next:
+            assert known.get(item.task_state.key) is item, f"{item} is queued, and not known"
+            assert not item.is_claimed, f"{item} is queued, and a thread has it"
+        queued = set(self._next)
+        for key, item in known.items():
+            assert item.is_claimed or item in queued, f"no thread can take {key!r}"
+            assert key not in self.foretold, f"{key!r} is queued, and has begun early"
+        assert self._foretold_running <= set(self.foretold.values()), "an early task has no key"
+        assert len(self._next) <= AHEAD_MAX
+        # Early tasks must not overtake queued ones.
+        assert not (self._next and self._free_threads)
+        # The event loop handles each ended task: it is at work, is called, or has a timer.
+        is_woken = self._is_handling or self._is_called or self._timer is not None
+        assert is_woken or not self._ended, "nothing wakes the event loop for an ended task"
 
 
 def runs_are_on(worker: Worker, executor: Any) -> bool:

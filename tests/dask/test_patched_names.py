@@ -176,7 +176,7 @@ OURS = {
     # The argument of dask.config.set
     "comm/ucx_scheme.py": {"chosen"},
     "config/ucx_options.py": {"found", "variables"},
-    # What arrives
+    # Messages that arrive
     "worker/early_reader.py": {"arrivals", "found"},
     # A queue of a class of this package
     "worker/work_queue.py": {"work_queue"},

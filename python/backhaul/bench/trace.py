@@ -33,7 +33,6 @@ _JOB: Final = "backhaul.bench.stamps_job:TracedSubmits"
 
 #: Switches of the shortcuts of small tasks, in the order in which they came
 SHORTCUTS: Final = (
-    "hot-path.ride-along",
     "small-results.enabled",
     "hot-path.result",
     "hot-path.submit",

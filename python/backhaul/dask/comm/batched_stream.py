@@ -9,8 +9,6 @@ made it. Messages gather in two cases, both of which end without an event:
   between two batches grows, up to `_PAUSE_MAX_S`, and ends with the first message that comes later.
 
 The scheme of the second is that of interrupt moderation in network drivers.
-Messages that only release something wake no peer alone: they ride with the next message, if
-one comes within `_RIDE_S`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from typing import Any, Protocol, cast
 
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.names import BatchedSend, CommClosedError
-from backhaul.dask.config.settings import switched_on
 
 __all__ = ["AdaptiveBatchedSend", "Gate"]
 
@@ -38,13 +35,6 @@ _PAUSE_MIN_S = 0.00025
 #: A message that comes sooner than this after a batch is one of many. A chain of tasks, which waits
 #: for each message, has longer gaps, of 0.25 ms and more where a worker's thread reads ahead.
 _DENSE_S = 0.00015
-
-#: How long a message that only gives something up waits for one to ride with: no longer than the
-#: shortest interval of Dask's, so that memory is free no later than there.
-_RIDE_S = 0.002
-#: These: a client, a scheduler and a worker that no longer need a result. The receiver only
-#: releases something as well.
-_RIDING = frozenset({"client-releases-keys", "free-keys", "release-worker-data"})
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
 _LOGGED_BYTES_MAX = 1_000_000
@@ -104,9 +94,6 @@ class AdaptiveBatchedSend(BatchedSend):
         self._draining: asyncio.Task[None] | None = None
         self._flushed_at = 0.0
         self._pause_s = 0.0
-        self._may_ride = switched_on("hot-path.ride-along")
-        #: Whether the flush that was scheduled is for messages that would rather ride with others.
-        self._is_riding = False
         if self.buffer:
             self._schedule()
 
@@ -127,14 +114,6 @@ class AdaptiveBatchedSend(BatchedSend):
         if self._draining is not None:
             return
         if self._due is None:
-            if self._may_ride and _all_ride(msgs):
-                self._is_riding = True
-                self._due_at = self._event_loop.time() + _RIDE_S
-                self._due = self._event_loop.call_at(self._due_at, self._flush)
-            else:
-                self._schedule()
-        elif self._is_riding and not _all_ride(msgs):
-            self._cancel_flush()
             self._schedule()
 
     def close(self, timeout: Any = None) -> asyncio.Future[None]:
@@ -183,14 +162,12 @@ class AdaptiveBatchedSend(BatchedSend):
             self._due = self._event_loop.call_soon(self._flush)
 
     def _cancel_flush(self) -> None:
-        self._is_riding = False
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
     def _flush(self) -> None:
         self._due = None
-        self._is_riding = False
         if self.please_stop or self._draining is not None or not self.buffer:
             return
         payload, self.buffer = self.buffer, []
@@ -283,8 +260,3 @@ class AdaptiveBatchedSend(BatchedSend):
         self.please_stop = True
         self.stopped.set()
         self._cancel_flush()
-
-
-def _all_ride(messages: tuple[Any, ...]) -> bool:
-    """Tell whether messages only give something up."""
-    return all(type(each) is dict and each.get("op") in _RIDING for each in messages)

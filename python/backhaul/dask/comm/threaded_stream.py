@@ -72,10 +72,10 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """Begin to send what was and will be given to `send`."""
         # Again by the same thread, as a finalizer may run in the middle of anything.
         self.lock = RLock()
-        #: Messages for the owner of the lock, whether they wait for another message, and whether
-        #: their thread is about to wait. A thread that appends tries to take the lock after that,
-        #: and an owner looks here after each release: so one of both sends the messages.
-        self._posted: deque[tuple[tuple[Any, ...], bool, bool]] = deque()
+        #: Messages for the owner of the lock, and whether their thread is about to wait. A thread
+        #: that appends tries to take the lock after that, and an owner looks here after each
+        #: release: so one of both sends the messages.
+        self._posted: deque[tuple[tuple[Any, ...], bool]] = deque()
         #: The thread that is sending; 0 for none.
         self._sender = 0
         self._pid = os.getpid()
@@ -126,16 +126,13 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self._send_posted()
         return True
 
-    def post_in_thread(self, *messages: Any, rides: bool = False, is_last: bool = False) -> bool:
+    def post_in_thread(self, *messages: Any, is_last: bool = False) -> bool:
         """Send messages as `send_in_thread` does, without a wait for the lock.
 
         Parameters
         ----------
         *messages : object
             Come behind all that was queued before.
-        rides : bool, default False
-            Whether they leave with the next message. The caller makes sure that one leaves soon,
-            by `flush_in_thread` or `see_to_it`.
         is_last : bool, default False
             Whether this thread is about to wait.
 
@@ -146,7 +143,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """
         if self._pid != os.getpid() or not self._is_ours():
             return False
-        self._posted.append((messages, rides and self._may_ride, is_last))
+        self._posted.append((messages, is_last))
         self._send_posted()
         return True
 
@@ -160,29 +157,25 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     def _handle_posted(self) -> None:
         """Queue posted messages, and send what is due; the lock is held."""
-        is_due, is_last = self._queue_posted()
-        if self.please_stop or self._draining is not None:
+        is_last = self._queue_posted()
+        if not self.buffer or self.please_stop or self._draining is not None:
             return
         me = threading.get_ident()
         if is_last:
             self._send_in(me)
             self._left_at = _LONG_AGO
-        elif is_due:
+        else:
             self._send_if_due(me)
 
-    def _queue_posted(self) -> tuple[bool, bool]:
-        """Queue posted messages; the lock is held.
-
-        Returns whether one of them has to leave, and whether a thread is about to wait.
-        """
-        is_due = is_last = False
+    def _queue_posted(self) -> bool:
+        """Queue posted messages; tell whether a thread is about to wait; the lock is held."""
+        is_last = False
         while self._posted:
-            messages, rides, waits = self._posted.popleft()
+            messages, waits = self._posted.popleft()
             self.message_count += len(messages)
             self.buffer.extend(messages)
-            is_due |= not rides
             is_last |= waits
-        return is_due, is_last
+        return is_last
 
     def _is_ours(self) -> bool:
         """Tell whether threads may send by it: it is open, and its comm is ours."""
@@ -222,7 +215,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             # The owner may wait for the lock of the state, which this thread may have.
             if self._comm.closed():
                 raise CommClosedError(f"Comm {self._comm!r} already closed.")
-            self._posted.append((msgs, False, False))
+            self._posted.append((msgs, False))
             self._leave_to_loop(self.see_to_it)
             self._send_posted()
             return
@@ -327,7 +320,8 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """Do what a thread has left to the event loop, which calls this."""
         try:
             with self.lock:
-                self._handle_posted()
+                if self._posted:
+                    self._handle_posted()
                 if self.please_stop or self._draining is not None:
                     return
                 if self._comm.closed():

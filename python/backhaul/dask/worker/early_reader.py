@@ -48,10 +48,6 @@ BEHIND_S: Final = 0.010
 #: Longest time that tasks wait for threads that run other early tasks, in seconds
 LEFT_S: Final = 0.050
 
-#: How long a message that only releases something waits to be sent with another one, in seconds, as
-#: in `backhaul.dask.comm.batched_stream`
-_RIDE_S: Final = 0.002
-
 #: A busy thread reports ended tasks to the state machine each time that it has run this many
 _TOLD_EACH: Final = 16
 
@@ -201,10 +197,7 @@ class WorkAhead(EarlyTasks, Listener):
             # An idle thread reports ended tasks to the state machine.
             if arrivals.has_unhandled(_TOLD_EACH):
                 self.report()
-            if not self._events.has_riders:
-                arrivals.wait(left_s)
-            elif not arrivals.wait(min(left_s, _RIDE_S)):
-                self._events.flush()
+            arrivals.wait(left_s)
 
     def _look(self) -> tuple[Foretold | None, bool]:
         """Read arrived messages: return a task, and whether this thread can read no more."""

@@ -48,11 +48,6 @@ class ThreadEvents:
         The local queue of its default pool.
     arrivals : Arrivals
         Inbox of messages of its scheduler.
-
-    Attributes
-    ----------
-    has_riders : bool
-        Whether messages of the state machine wait to be sent with another one.
     """
 
     def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
@@ -61,7 +56,6 @@ class ThreadEvents:
         self._arrivals = arrivals
         self._sums = Sums()
         self._is_at_work = False
-        self.has_riders = False
 
     # Called by threads of the pool between their tasks, and before a read of the state
 
@@ -103,13 +97,6 @@ class ThreadEvents:
             arrivals.lock.release()
 
     # Called by threads of the pool, between their tasks
-
-    def flush(self) -> None:
-        """Send messages that have waited to be sent with another one."""
-        self.has_riders = False
-        stream = self._worker.batched_stream
-        if isinstance(stream, SharedBatchedSend):
-            stream.flush_in_thread()
 
     def are_handled_here(self) -> bool:
         """Tell whether threads may handle messages now; the lock of the local queue is held."""
@@ -215,10 +202,8 @@ class ThreadEvents:
         stream = self._worker.batched_stream
         if all(each[0] == "release-worker-data" for each in told):
             messages = [{"op": each[0], "key": each[2], "stimulus_id": each[1]} for each in told]
-            if isinstance(stream, SharedBatchedSend):
-                self.has_riders = True
-                if stream.post_in_thread(*messages, rides=True):
-                    return
+            if isinstance(stream, SharedBatchedSend) and stream.post_in_thread(*messages):
+                return
         else:
             # One of the instructions may need a thread.
             self._line.leave_threads()
@@ -232,13 +217,8 @@ class ThreadEvents:
     # Called by the event loop
 
     def publish(self) -> None:
-        """Add the measured times to the worker's metrics, and send the messages that wait."""
+        """Add the measured times to the worker's metrics."""
         self._sums.publish(self._worker)
-        if self.has_riders:
-            self.has_riders = False
-            stream = self._worker.batched_stream
-            if isinstance(stream, SharedBatchedSend):
-                stream.see_to_it()
 
 
 def lives_through(line: Line, item: ForetoldItem, message: dict[str, Any]) -> bool:

@@ -36,7 +36,7 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def view_of(scheduler: Any) -> Any:
         view = original(scheduler)
-        return cluster.ClusterView(view.threads, view.free_bytes, 0, view.reason)
+        return cluster.ClusterView(view.threads, view.free_bytes, 0, view.reason, view.has_files)
 
     monkeypatch.setattr(cluster, "_view_of", view_of)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +158,30 @@ def test_workers_that_do_not_share_memory_use_p2p(
         assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [False]
     assert "does not share memory" in caplog.text
+
+
+def test_results_in_a_store_that_is_not_dasks_are_left_to_p2p(
+    exchanged: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+            data=OtherStore,
+        ) as cluster,
+        Client(cluster),
+        caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"),
+    ):
+        assert len(kept(shuffled(frame())).compute()) == 40
+    assert exchanged == [False]
+    assert "a store that is not Dask's" in caplog.text
+
+
+class OtherStore(UserDict[Any, Any]):
+    """A store that a user has chosen."""
 
 
 def test_plain_tcp_is_left_alone(exchanged: list[bool]) -> None:

@@ -80,6 +80,12 @@ def spilled(dask_worker: Any) -> int:
     return int(dask_worker.data.spilled_total.disk)
 
 
+def writes_files(dask_worker: Any) -> bool:
+    from backhaul.dask.exchange.block_files import block_store
+
+    return block_store.writes_for(dask_worker)
+
+
 def test_more_rows_than_memory_are_exchanged_and_merged(exchanged: list[bool]) -> None:
     inputs, rows = 12, 50_000
     with (
@@ -104,6 +110,7 @@ def test_more_rows_than_memory_are_exchanged_and_merged(exchanged: list[bool]) -
         merged = collection(inputs, rows, "left").merge(
             collection(inputs, rows, "right"), on="key", broadcast=False
         )
+        assert all(client.run(writes_files).values())
         optimized = kept(merged)
         outputs = client.persist(optimized)
         wait(outputs, timeout=300)

@@ -146,12 +146,16 @@ class BlockStore:
         Nothing changes if the worker keeps its results in a store that is not Dask's, which may
         write any result to disk.
         """
-        if any(known() is worker for known in self._workers):
+        if self.writes_for(worker):
             return
         if not keep_references(worker.memory_manager.data):
             return
         known = (each for each in self._workers if each() is not None)
         self._workers = (*known, weakref.ref(worker))
+
+    def writes_for(self, worker: Worker) -> bool:
+        """Tell whether blocks of a worker may go to files."""
+        return any(known() is worker for known in self._workers)
 
     def file_for(self, token: str, nbytes: int, memory_bytes: float) -> BlockFile | None:
         """Choose the file that a new block goes to; None if the block stays in memory.
@@ -199,10 +203,15 @@ class BlockStore:
 
 def keep_references(data: Any) -> bool:
     """Make the store of a worker's results keep references to files; tell whether it does."""
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
-        return type(data) is dict
+    if type(data) is dict:
+        return True
+    # A subclass may have another way to the disk.
+    if not isinstance(data, SpillBuffer) or type(data).evict is not SpillBuffer.evict:
+        return False
+    fast = data.fast
     return (
-        KEPT_IN_MEMORY.install(fast, _sparing(fast, fast.evict)) is not None
+        type(fast) is LRU
+        and KEPT_IN_MEMORY.install(fast, _sparing(fast, fast.evict)) is not None
         and KEPT_IN_STORE.install(data, _never_raising(data.evict)) is not None
     )
 

@@ -71,12 +71,15 @@ class ClusterView:
         Memory that the blocks of one exchange may take in each worker.
     reason : str or None
         Why they cannot exchange; None if they can.
+    has_files : bool
+        Whether all workers write blocks that they have no memory for to files.
     """
 
     threads: int
     free_bytes: float
     block_bytes: float
     reason: str | None
+    has_files: bool = True
 
     def refusal(self) -> str | None:
         """Say why the exchange does not apply; None if it does."""
@@ -110,7 +113,12 @@ def _ability_of(worker: Worker) -> dict[str, Any]:
         and worker.address.startswith("backhaul://")
         and not worker.security.require_encryption
     )
-    return {"version": VERSION, "host": _host() if shares else None, "memory_bytes": MEMORY_LIMIT}
+    return {
+        "version": VERSION,
+        "host": _host() if shares else None,
+        "memory_bytes": MEMORY_LIMIT,
+        "files": block_store.writes_for(worker),
+    }
 
 
 def _host() -> str:
@@ -224,7 +232,9 @@ def _view_of(scheduler: Scheduler) -> ClusterView:
         free.append(max(0.0, MEMORY_SHARE * limit - float(ws.metrics.get("memory", 0))))
     # A block counts in each worker that has borrowed it. The other half is for the outputs.
     block_bytes = min(free) / len(workers) / 2
-    return ClusterView(sum(ws.nthreads for ws in workers), sum(free), block_bytes, None)
+    has_files = all(ws.extra[EXCHANGE_INFORMATION.item]["files"] for ws in workers)
+    threads = sum(ws.nthreads for ws in workers)
+    return ClusterView(threads, sum(free), block_bytes, None, has_files)
 
 
 def _reason(workers: list[Any]) -> str | None:

@@ -59,6 +59,8 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
             raise Unsupported("this release of Dask has another P2P than the one that was read")
         if (refusal := cluster.refusal()) is not None:
             raise Unsupported(refusal)
+        if not cluster.has_files:
+            raise Unsupported("a worker keeps its results in a store that is not Dask's")
         return make_layer(expr, cluster)
     except Unsupported as error:
         reason = str(error)

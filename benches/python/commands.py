@@ -57,6 +57,8 @@ _exchange = click.option(
     show_default=True,
     help="How Dask brings equal keys together.",
 )
+@click.option("--parquet", is_flag=True, help="Read the dataframes from files, in each run.")
+@click.option("--memory-limit", default="0", show_default=True, help="Of each worker; 0 for none.")
 @_exchange
 @saturation("1.1")
 @cluster_options(repetitions=3)

@@ -28,6 +28,10 @@ class Options(ExchangeOptions):
     rows_per_worker: int = 1_000_000
     #: Dask's ``shuffle_method``
     shuffle: str = "p2p"
+    #: Whether the dataframes are read from files, as a part of what is measured
+    parquet: bool = False
+    #: Of each worker
+    memory_limit: str = "0"
 
 
 def run(
@@ -42,6 +46,7 @@ def run(
                 "partitions": chunks * options.workers,
                 "rows": max(1, options.rows_per_worker // chunks),
                 "shuffle": options.shuffle,
+                "parquet": options.parquet,
             },
             label=f"merge-{chunks}",
         )
@@ -55,4 +60,5 @@ def run(
         on_step=on_step,
         profiler=profiler,
         versions_of=("pandas", "pyarrow"),
+        turns=cases.Turns(memory_limit=options.memory_limit),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -28,6 +31,8 @@ class Merge(Job):
         Rows of each partition.
     shuffle : str
         Dask's ``shuffle_method``.
+    parquet : bool
+        Whether the job reads the dataframes from files, rather than from the workers' memory.
     seed : int
         Differs between repetitions.
 
@@ -37,12 +42,15 @@ class Merge(Job):
     on the left, a key of which three in ten match on the right, both of 8 bytes, in random order.
     """
 
-    def __init__(self, *, partitions: int, rows: int, shuffle: str, seed: int) -> None:
+    def __init__(
+        self, *, partitions: int, rows: int, shuffle: str, parquet: bool = False, seed: int
+    ) -> None:
         super().__init__()
         self._partitions = partitions
         self._rows = rows
         self._shuffle = shuffle
         self._seed = seed
+        self._files = tempfile.TemporaryDirectory() if parquet else None
 
     @property
     def input_bytes(self) -> int:
@@ -54,7 +62,7 @@ class Merge(Job):
         return super().timeout_s + 2 * self._partitions**2 * 0.02
 
     def prepare(self, client: Client) -> None:
-        self._left, self._right = (
+        frames = [
             dd.from_map(
                 make,
                 range(self._partitions),
@@ -62,12 +70,22 @@ class Merge(Job):
                 rows=self._rows,
                 seed=self._seed,
                 meta=make(0, partitions=1, rows=1, seed=0).iloc[:0],
-            ).persist()
+            )
             for make in (make_left, make_right)
-        )
-        wait([self._left, self._right])
+        ]
+        if self._files is None:
+            self._left, self._right = (frame.persist() for frame in frames)
+            wait([self._left, self._right])
+            return
+        for frame, path in zip(frames, self._paths(self._files), strict=True):
+            frame.to_parquet(path)
+
+    def _paths(self, files: tempfile.TemporaryDirectory[str]) -> list[str]:
+        return [str(Path(files.name) / side) for side in ("left", "right")]
 
     def run(self, client: Client) -> None:
+        if self._files is not None:
+            self._left, self._right = map(dd.read_parquet, self._paths(self._files))
         merged = self._left.merge(
             self._right, on="key", shuffle_method=self._shuffle, broadcast=False
         )

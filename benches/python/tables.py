@@ -32,7 +32,9 @@ def merge_tables(report: Report[Any, Any]) -> Group:
         f"left.merge(right), {options.shuffle} shuffle, {options.rows_per_worker} rows of "
         "16 bytes for each worker on either side",
         "chunks\na worker",
-        "Both dataframes are in memory before, the result after.",
+        "Both dataframes are in files before, the result in memory after."
+        if options.parquet
+        else "Both dataframes are in memory before, the result after.",
     )
 
 

@@ -30,6 +30,16 @@ def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
     assert report["lanes"] == {"tcp": ["tcp"], "backhaul": ["shm"]}
 
 
+def test_dataframes_in_files_are_joined(run_json: RunJson) -> None:
+    report = run_json(
+        *("merge", "--chunks", "2", "--rows-per-worker", "1000", "--repetitions", "1"),
+        *("--parquet", "--memory-limit", "1GB", "--protocol", "backhaul"),
+    )
+    (row,) = report["rows"]
+    assert row["parameters"]["parquet"]
+    assert row["seconds_min"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -249,6 +249,21 @@ test-all: test test-releases ## `make test`, then all of tests/dask on the newes
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \
 	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))
 
+# What fails most often, and what takes least
+QUICK_TESTS = tests/documents tests/native tests/test_parts.py tests/dask/test_codec.py \
+  tests/dask/test_comm.py tests/dask/test_import_rules.py tests/dask/test_patched_names.py \
+  tests/dask/test_private_names.py
+
+.PHONY: quick
+quick: build $(VENV)/.dev ## Checks and the fastest tests, some three minutes once all is built
+	cargo fmt --all --check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python -m tests.documents.plain_words
+	$(BIN)/mypy
+	$(FREE_CARGO) test --lib -p backhaul-proto -p backhaul-shm -p backhaul-exchange -p backhaul-dask
+	$(BIN)/python -m pytest -q -m "not slow" $(QUICK_TESTS)
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types, plain words, documentation and its site; changes nothing
 	cargo fmt --all --check

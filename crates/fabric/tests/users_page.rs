@@ -29,7 +29,10 @@ fn it_is_the_one_that_the_page_shows() {
     let (_, shown) = page.split_once("```rust\n").expect("it has one");
     let (shown, _) = shown.split_once("```").expect("it ends");
     let shown: Vec<_> = shown.lines().map(str::trim).collect();
-    let ours: Vec<_> = include_str!("users_page.rs").lines().map(str::trim).collect();
+    let ours: Vec<_> = include_str!("users_page.rs")
+        .lines()
+        .map(str::trim)
+        .collect();
     assert!(
         ours.windows(shown.len()).any(|lines| lines == shown),
         "{shown:#?}"

@@ -1,4 +1,4 @@
-"""Design pages are short, at most 1,500 words each, and name files that exist."""
+"""Documents are short, design pages at most 1,500 words each, and name files that exist."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ LONGER = {
     "topology.md": 1550,
     "wire-format.md": 5720,
 }
+#: What a newcomer reads first, and all documents below docs/: the last number may only go down
+FIRST = {"README.md": 900, "CONTRIBUTING.md": 1500}
+ALL_MAX = 120_500
 #: Files of Dask
 OF_DASK = {"dask/order.py"}
 FOLDERS = ("python", "crates", "tests", "benches", "docs")
@@ -29,6 +32,16 @@ PAGES = sorted((ROOT / "docs" / "design").glob("*.md"))
 def test_a_design_page_has_few_words(page: Path) -> None:
     words = len(page.read_text(encoding="utf-8").split())
     assert words <= LONGER.get(page.name, WORDS_MAX)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_is_read_first_has_few_words(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").split()) <= FIRST[name]
+
+
+def test_all_documents_have_no_more_words_than_before() -> None:
+    pages = (ROOT / "docs").rglob("*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= ALL_MAX
 
 
 @pytest.fixture(scope="module")

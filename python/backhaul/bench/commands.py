@@ -27,6 +27,7 @@ from backhaul.bench.option_types import (
     ListType,
     PeersType,
     SizesType,
+    SizeType,
     SvgTargetType,
     TargetType,
     need_dask,
@@ -323,7 +324,11 @@ def transpose_sum(**chosen: Any) -> None:
     show_default=True,
     help="Share of their usual size that jobs other than transpose-sum have.",
 )
-@click.option("--memory-limit", help="Of each worker [default: 4GB; the spill jobs have less].")
+@click.option(
+    "--memory-limit",
+    type=SizeType(),
+    help="Of each worker [default: 4GB; the spill jobs have less].",
+)
 @click.option(
     "--interval",
     "interval_s",

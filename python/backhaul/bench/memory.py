@@ -40,7 +40,7 @@ class Options(ClusterOptions):
     #: Share of their default size that the other jobs have
     scale: float = 1.0
     #: Of each worker; each job's own if None
-    memory_limit: str | None = None
+    memory_limit: int | None = None
     #: Repetitions of each job on each cluster
     repetitions: int = 5
     #: Rest between two samples
@@ -171,7 +171,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
             workers=options.workers,
             threads=options.threads,
             steps=steps,
-            memory_limit=options.memory_limit or CASES[job].memory_limit,
+            memory_limit=str(options.memory_limit or CASES[job].memory_limit),
         ) as clusters:
             try:
                 rows += _watch(job, clusters, options, steps)

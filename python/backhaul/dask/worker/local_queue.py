@@ -191,8 +191,6 @@ class Line:
             )
             if calls:
                 self._is_called = True
-            if self.worker.state.validate:
-                self.validate()
         if calls:
             self._call(self._settle)
         return following
@@ -392,8 +390,8 @@ class Line:
         self.handle()
 
     def _tick(self) -> None:
-        self._timer = None
         with self.lock:
+            self._timer = None
             # If no task has ended for that long, the next result calls the event loop immediately.
             self._is_quiet = not self._ended
             self._is_handling |= not self._is_quiet
@@ -455,7 +453,8 @@ class Line:
     def validate(self) -> None:
         """Check the invariants of the queue; the lock is held.
 
-        Called after each change if the state machine validates its steps, as Dask's tests ask for.
+        Called by the event loop after it has filled the queue, if the state machine validates its
+        steps, as Dask's tests ask for. A thread does not call this: an error would end the thread.
         """
         known = self._items
         for item in self._next:

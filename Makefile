@@ -99,12 +99,10 @@ test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-
 test-python: build $(VENV)/.dev ## The Python tests alone
 	$(PART) test-python -- $(BIN)/python -m pytest $(ARGS)
 
-# The longer half of them. Each half has a cache of its own, as they run beside one another. Worker
-# processes are forked from one that has imported Dask, which takes a third of the time of a CPU;
-# those of test-newest are spawned, as Dask does by default
+# The longer half of them. Each half has a cache of its own, as they run beside one another
 .PHONY: test-dask
 test-dask: build $(VENV)/.dev
-	DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD=forkserver $(PART) test-dask -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
+	$(PART) test-dask -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev

@@ -42,6 +42,8 @@ _CONFIG: dict[str, Any] = {
     # Which copy of a result it drops, and when, differs from run to run.
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.worker.profile.enabled": False,
+    # A third of the time of a CPU that spawned workers take
+    "distributed.worker.multiprocessing-method": "forkserver",
     "distributed.p2p.storage.disk": True,
 }
 

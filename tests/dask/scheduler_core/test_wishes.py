@@ -100,7 +100,8 @@ async def test_a_broadcast_comes_to_all_workers() -> None:
         assert core.is_active
         # To delete some is Dask's.
         await c.replicate(future, n=2)
-        assert not core.is_active
+        # The core may have taken the state back since.
+        assert core.escapes
         for one in future:
             assert len(s.tasks[one.key].who_has or ()) == 2
         s.validate_state()

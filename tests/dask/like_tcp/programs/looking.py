@@ -40,7 +40,8 @@ def holders_and_sizes(run: Run) -> Observation:
     held = made_of(run)
     number = {address: position for position, address in enumerate(workers)}
     who = {key: sorted(number[each] for each in has) for key, has in client.who_has().items()}
-    what = {number[address]: sorted(keys) for address, keys in client.has_what().items()}
+    # Workers are listed in the order in which they have registered.
+    what = sorted((number[address], sorted(keys)) for address, keys in client.has_what().items())
     return [
         who, what,
         {key: len(each) for key, each in client.who_has(held[:1]).items()},

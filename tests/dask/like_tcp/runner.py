@@ -92,7 +92,7 @@ class Session:
     def _open(self, stack: contextlib.ExitStack, program: Program) -> Run:
         stack.enter_context(dask.config.set({**_CONFIG, **program.config}))
         cluster = LocalCluster(
-            n_workers=2,
+            n_workers=1,
             threads_per_worker=1,
             protocol=self._protocol,
             dashboard_address=None,
@@ -101,6 +101,8 @@ class Session:
         )
         stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster))
+        # One after the other, as Dask lists workers in the order in which they have registered
+        cluster.scale(2)
         client.wait_for_workers(2)
         leftovers.worker_logs(client)
         logs.taken()

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from distributed.utils_test import gen_test
@@ -52,7 +52,7 @@ def scheduled(stream: SharedBatchedSend, seed: int) -> Iterator[Schedule]:
     """Let a schedule decide who gets the lock of the stream, and check that nothing is left."""
     schedule = Schedule(seed)
     own = stream.lock, stream._posted
-    stream.lock = ScheduledLock(schedule)  # type: ignore[assignment]
+    cast(Any, stream).lock = ScheduledLock(schedule)
     stream._posted = ScheduledDeque(schedule)
     try:
         yield schedule

@@ -19,7 +19,7 @@ LONGER = {
     "topology.md": 1550,
     "wire-format.md": 5720,
 }
-#: What a newcomer reads first, and all documents below docs/: the last number may only go down
+#: Limits of the pages for newcomers, and of all documents below docs/, which may only go down
 FIRST = {"README.md": 900, "CONTRIBUTING.md": 1500}
 ALL_MAX = 120_500
 #: Files of Dask

@@ -1,7 +1,7 @@
 //! Shortage of memory on the host: pressure stalls, available memory, control groups
 //!
-//! Reads what the kernel tells of the host and of the control groups of this process, versions 1
-//! and 2, where they are mounted at the usual place. A file that is missing tells of no shortage.
+//! Reads the kernel's files about the host and about the control groups of this process, versions 1
+//! and 2, where they are mounted at the usual place. A missing file counts as no shortage.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -202,7 +202,7 @@ mod tests {
         for _ in 0..10 {
             process.look(500, 500, 1);
         }
-        // What is freed now was not asked for in the last second.
+        // The memory that is freed now was not asked for in the last second.
         assert_eq!(process.look(500, 50, 1), (60, 16));
     }
 

@@ -1,4 +1,4 @@
-"""Each bad input gets what ``docs/bad-inputs.md`` says: the document is made of what they got.
+"""Each bad input gets the outcome that ``outcomes.md`` has: a test compares them.
 
 ``BACKHAUL_WRITE_DOCS=1 python -m pytest tests/bad_inputs`` writes it anew.
 """
@@ -16,7 +16,7 @@ from tests.bad_inputs import in_dask, in_programs, on_the_wire
 from tests.bad_inputs.by_hand import Peer
 from tests.bad_inputs.cases import Case, Place, outcome
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "bad-inputs.md"
+DOCUMENT = Path(__file__).with_name("outcomes.md")
 
 #: Heading, and what is below it: a sentence, and cases
 TABLES: list[tuple[str, str, list[Case]]] = [

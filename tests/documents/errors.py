@@ -13,7 +13,7 @@ HEAD = """# Errors
 All of Backhaul's own exceptions, in `backhaul` and in `backhaul.errors`; made of that module, which
 `tests/documents` compares with this page. Causes and remedies, message by message:
 [troubleshooting.md](../guides/troubleshooting.md). The error for each bad input, word for word:
-[bad-inputs.md](../bad-inputs.md).
+[outcomes.md](../../tests/bad_inputs/outcomes.md).
 
 """
 

@@ -31,8 +31,6 @@ COMMANDS: dict[str, click.Command] = {
 BEFORE = r"(?:\S*\$ +)?(?:[A-Z_]+=\S+ +)*(?:(?:chrt -r|nice -n) \d+ +|srun .*? +|[^|`]*\| +)?"
 TYPED = re.compile(rf"^{BEFORE}(?:\S*/bin/)?({'|'.join(map(re.escape, COMMANDS))})(?: +(.*))?$")
 
-#: Documents with commands that are wrong, on purpose
-WRONG = {"docs/bad-inputs.md"}
 #: Commands that were weighed, and are not there
 NOT_THERE = {"backhaul run program.py"}
 #: Texts that only look like commands
@@ -84,8 +82,6 @@ def parse(
     "path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in DOCUMENTS]
 )
 def test_the_commands_of_a_document_are_there(path: Path) -> None:
-    if str(path.relative_to(ROOT)) in WRONG:
-        pytest.skip("its commands are wrong on purpose, and each is run")
     for line, name, arguments in commands_of(path):
         try:
             parse(COMMANDS[name], name, arguments)

@@ -34,7 +34,7 @@ _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 #: that it keeps free blocks below the peak of the last `_WINDOW_S`: to make pages anew takes some
 #: 0.1 s per GiB.
 _KEPT_BYTES = 8 << 20
-_WINDOW_S = 0.3
+_WINDOW_S = 1.0
 _IDLE_S = 10.0
 _INTERVAL_S = 0.5
 

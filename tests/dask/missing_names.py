@@ -116,12 +116,10 @@ def _all_names() -> str:
     """List the names of the table, the sources of patches and what they replace, a line each."""
     names = dict.fromkeys(_private().NAMES)
     patches = importlib.import_module("backhaul.dask.compat.process_patches").PATCHES
-    instance_patches = importlib.import_module(
-        "backhaul.dask.compat.instance_patches"
-    ).INSTANCE_PATCHES
-    for patch in (*patches, *instance_patches):
+    single = importlib.import_module("backhaul.dask.compat.instance_patches")
+    for patch in (*patches, *single.INSTANCE_PATCHES, *single.REQUIREMENTS):
         names.update(dict.fromkeys(patch.read))
-    names.update({f"{patch.owner}.{patch.name}": None for patch in patches if not patch.adds})
+    names.update({f"{patch.owner}.{patch.name}": None for patch in patches})
     return "\n".join(names)
 
 

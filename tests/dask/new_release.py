@@ -30,9 +30,9 @@ import dask
 from backhaul.dask.compat import digests
 from backhaul.dask.compat import names as names_module
 from backhaul.dask.compat.digests import DIGESTS
-from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES
+from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES, REQUIREMENTS
 from backhaul.dask.compat.normalized_source import digest_of
-from backhaul.dask.compat.patching import InstancePatch, Patch, source_of
+from backhaul.dask.compat.patching import Patch, Requirement, source_of
 from backhaul.dask.compat.process_patches import PATCHES
 
 __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
@@ -124,7 +124,7 @@ def sources() -> list[Source]:
     """List what ours rest on, by its place in Dask."""
     names: dict[tuple[str, str], set[str]] = {}
     used_by: dict[tuple[str, str], list[str]] = {}
-    replaced: tuple[Patch | InstancePatch, ...] = (*PATCHES, *INSTANCE_PATCHES)
+    replaced: tuple[Patch | Requirement, ...] = (*PATCHES, *INSTANCE_PATCHES, *REQUIREMENTS)
     for patch in replaced:
         for named in patch.read:
             source = source_of(named)

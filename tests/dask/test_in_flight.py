@@ -412,9 +412,9 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
     assert not install(scheduler)
     assert scheduler.stream_handlers == handlers
     assert [record.getMessage() for record in caplog.records if record.name.startswith("back")] == [
-        "Backhaul leaves Scheduler.stream_handlers['steal-response'] as it is (workers are not "
-        "kept filled): WorkStealing.move_task_confirm differs from what was read of distributed "
-        f"{activation.SUPPORTED}"
+        "Backhaul leaves Scheduler.stream_handlers[task-finished] and 2 more as it is (workers are "
+        "not kept filled): WorkStealing.move_task_confirm differs from what was read of "
+        f"distributed {activation.SUPPORTED}"
     ]
 
 

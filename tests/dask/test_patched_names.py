@@ -127,11 +127,11 @@ OURS = {
     # An item of this package
     "worker/local_queue.py": {"item"},
     # The window is ours, of in_flight.py
-    "placement/root_plan.py": {"prefixes", "rootish", "self._window"},
+    "placement/root_plan.py": {"ours", "prefixes", "rootish", "self._window"},
     "placement/fetch_order.py": {"_links"},
     # A message of a class of this package
     "worker/inline_results.py": {"_asked", "carried"},
-    "resource_pools/scheduler_slots.py": {"found"},
+    "resource_pools/scheduler_slots.py": {"ours", "found"},
     "scheduler/core/export_state.py": {"suppliers", "writer"},
     # Requests of annotations
     "scheduler/core/graph_import.py": {
@@ -163,7 +163,7 @@ OURS = {
     },
     "scheduler/core/engine_streams.py": {"message"},
     # Slots
-    "resource_pools/worker_state.py": {"slots"},
+    "resource_pools/worker_state.py": {"ours", "slots"},
     "local/sync.py": {"declared", "lease"},
     # A pandas frame
     "observe/transfers.py": {"frame"},

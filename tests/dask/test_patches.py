@@ -295,7 +295,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, s
 
 
 def refused() -> set[str]:
-    every: tuple[patching.Patch | patching.InstancePatch, ...]
+    every: tuple[patching.Patch | patching.Requirement, ...]
     every = (*process_patches.PATCHES, *instance_patches.INSTANCE_PATCHES)
     return {str(each) for each in every if patching._refusal(each.read, None) is not None}
 
@@ -323,7 +323,7 @@ def test_a_changed_statement_refuses_the_patches_that_rely_on_it_and_no_others(
     rewritten(module, "tsr = self.ready.peek()", "tsr = next(self.ready.peekn(1))")
     assert refused() == {
         "Worker.handle_stimulus",
-        "WorkerState.__class__",
+        "WorkerState.__class__ and 2 more",
         "Worker.state.__class__",
     }
     activation.install()

@@ -15,7 +15,7 @@ from distributed import Client, Scheduler, Worker
 
 import dask
 from backhaul.dask.compat import activation
-from backhaul.dask.compat.instance_patches import LINK_NEWS
+from backhaul.dask.compat.operations import LINKS
 from backhaul.dask.observe.heartbeat import METRIC
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.placement import fetch_order
@@ -109,7 +109,7 @@ def test_a_worker_that_does_not_listen_gets_no_links() -> None:
                 Worker(scheduler.address, nthreads=1) as worker,
                 Client(scheduler.address, asynchronous=True) as client,
             ):
-                assert LINK_NEWS.item not in worker.stream_handlers
+                assert LINKS not in worker.stream_handlers
                 names = {patch.name for patch in activation.installed()}
                 assert "_select_workers_for_gather" not in names
                 await worker.heartbeat()
@@ -128,9 +128,9 @@ def test_nonsense_is_left_out_with_one_line_and_the_worker_goes_on(
             Client(scheduler.address, asynchronous=True) as client,
         ):
             for hosts in ({"h": -1}, {"h": 41}, {"h": float("nan")}, ["h"], 3):
-                message = {"op": LINK_NEWS.item, "hosts": hosts, "peers": {}}
+                message = {"op": LINKS, "hosts": hosts, "peers": {}}
                 scheduler.worker_send(worker.address, message)
-            scheduler.worker_send(worker.address, {"op": LINK_NEWS.item})
+            scheduler.worker_send(worker.address, {"op": LINKS})
             assert await client.submit(int) == 0
 
     with caplog.at_level(logging.WARNING, logger=fetch_order.__name__):

@@ -28,7 +28,7 @@ def examine() -> Iterator[Finding]:
 def _accelerations() -> Iterator[Finding]:
     """List what is put in the place of functions of Dask, and what is not, with the reason."""
     from backhaul.dask.compat.activation import SUPPORTED, missing_features
-    from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES
+    from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES, REQUIREMENTS
     from backhaul.dask.compat.process_patches import PATCHES
     from backhaul.dask.config.settings import is_choice, switched_on
 
@@ -53,9 +53,9 @@ def _accelerations() -> Iterator[Finding]:
             refused[str(patch)] = (str(refusal), f"it runs as Dask has it, {patch.without}")
     fit = len(chosen) - len(refused)
     single = 0
-    for each in INSTANCE_PATCHES:
+    for each in (*INSTANCE_PATCHES, *REQUIREMENTS):
         if (refusal := each.refusal()) is None:
-            single += 1
+            single += each in INSTANCE_PATCHES
         else:
             refused[str(each)] = (str(refusal), each.without)
     for module, reason in missing_features().items():

@@ -97,21 +97,19 @@ class HeldResults:
 
     def attach(self) -> bool:
         """Install the handlers of the stream; return False if Dask's handlers are replaced."""
-        handlers = self._client._stream_handlers
-        if not all(patch.fits(handlers) for patch in CLIENT_RESULTS.values()):
-            return False
         ours: dict[str, Callable[..., Any]] = {
             RESULT: self.handle_result,
             "key-in-memory": self.handle_key_in_memory,
             "restart": self.handle_restart,
             "cancelled-keys": self.handle_cancelled_keys,
         }
-        for operation, patch in CLIENT_RESULTS.items():
-            ours.setdefault(operation, self._ending(operation))
-            replacement = patch.install(handlers, ours[operation])
-            assert replacement is not None
-            self._upstream[operation] = replacement.original
-        return True
+        for operation in ("lost-data", "task-retried", "task-erred"):
+            ours[operation] = self._ending(operation)
+        slots = {f"_stream_handlers[{operation}]": handler for operation, handler in ours.items()}
+        replaced = CLIENT_RESULTS.install(self._client, slots)
+        for slot, replacement in replaced.items():
+            self._upstream[slot.partition("[")[2].rstrip("]")] = replacement.original
+        return bool(replaced)
 
     def value_of(self, key: Any) -> tuple[Any, ...]:
         """Return the result of a future from the cache.

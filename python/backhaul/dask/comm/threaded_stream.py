@@ -373,18 +373,18 @@ def adopt(stream: BatchedSend, comm: Any) -> bool:
     """
     if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
         return False
-    if STREAM_CLASS.install(stream, _class_for(stream, comm)) is None:
+    if not STREAM_CLASS.install(stream, {"__class__": _class_for(comm)}):
         return False
     stream.start(comm)
     return True
 
 
-def _class_for(stream: BatchedSend, comm: BackhaulComm) -> type[AdaptiveBatchedSend]:
+def _class_for(comm: BackhaulComm) -> type[AdaptiveBatchedSend]:
     """Tell what a stream becomes: of a client or worker, one that threads may send by, too."""
     switch = _SHARED_BY_NAME.get(comm.name or "")
     if switch is None or not switched_on(switch):
         return AdaptiveBatchedSend
-    return SharedBatchedSend if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend
+    return SharedBatchedSend if SHARED_STREAM.fits() else AdaptiveBatchedSend
 
 
 def adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from backhaul.dask.compat.operations import UPDATE_GRAPH
-from backhaul.dask.compat.patching import InstancePatch
+from backhaul.dask.compat.operations import EXCHANGE, UPDATE_GRAPH
+from backhaul.dask.compat.patching import InstancePatch, Requirement
 
 __all__ = [
+    "BLOCKS_IN_STORE",
     "EXCHANGE_INFORMATION",
     "EXCHANGE_PATCHES",
+    "EXCHANGE_REQUIREMENTS",
     "GRAPHS_WITH_CLUSTER",
     "HASH_JOIN",
-    "KEPT_IN_MEMORY",
-    "KEPT_IN_STORE",
     "P2P_SHUFFLE",
     "RECHUNK",
 ]
 
 #: Graphs whose scheduler is noted: `backhaul.dask.exchange.cluster` looks at its workers
 GRAPHS_WITH_CLUSTER: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['update-graph']",
+    shown="Scheduler",
     without="dataframes are shuffled by P2P",
-    item=UPDATE_GRAPH,
+    slots=(f"stream_handlers[{UPDATE_GRAPH}]",),
     read=(
         "update_graph",
         "materialize_graph",
@@ -35,24 +35,18 @@ GRAPHS_WITH_CLUSTER: Final = InstancePatch(
 
 #: The version of the exchange, which a worker reports when it joins
 EXCHANGE_INFORMATION: Final = InstancePatch(
-    shown="Worker.startup_information['backhaul-exchange']",
+    shown="Worker",
     without="dataframes are shuffled by P2P",
-    item="backhaul-exchange",
+    slots=(f"startup_information[{EXCHANGE}]",),
     read=("Worker.get_startup_information",),
 )
 
 #: Spilling of results that have to stay in memory: `backhaul.dask.exchange.block_files`
-KEPT_IN_MEMORY: Final = InstancePatch(
-    shown="Worker.data.fast.evict",
+BLOCKS_IN_STORE: Final = InstancePatch(
+    shown="Worker.data",
     without="blocks of an exchange are never in files",
-    attribute="evict",
+    slots=("fast.evict", "evict"),
     read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU", "InsertionSortedSet"),
-)
-KEPT_IN_STORE: Final = InstancePatch(
-    shown="Worker.data.evict",
-    without="blocks of an exchange are never in files",
-    attribute="evict",
-    read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU"),
 )
 
 #: Functions whose results the exchange reproduces, for both of its expressions
@@ -65,12 +59,10 @@ _P2P_READ: Final = (
     "split_by_worker",
 )
 
-#: The graph of a merge by P2P; `backhaul.dask.exchange.graphs` makes another one, and replaces
-#: nothing on the class
-HASH_JOIN: Final = InstancePatch(
+#: The graph of a merge by P2P; `backhaul.dask.exchange.graphs` makes another one
+HASH_JOIN: Final = Requirement(
     shown="HashJoinP2P._layer",
     without="dataframes are merged by P2P",
-    attribute="_layer",
     read=(
         "HashJoinP2P",
         "create_assign_index_merge_transfer",
@@ -80,28 +72,21 @@ HASH_JOIN: Final = InstancePatch(
 )
 
 #: The graph of a shuffle by P2P, likewise
-P2P_SHUFFLE: Final = InstancePatch(
+P2P_SHUFFLE: Final = Requirement(
     shown="P2PShuffle._layer",
     without="dataframes are shuffled by P2P",
-    attribute="_layer",
     read=("P2PShuffle", *_P2P_READ),
 )
 
 #: The graph of a rechunk by P2P: `backhaul.dask.exchange.arrays` uses these functions of Dask
-RECHUNK: Final = InstancePatch(
+RECHUNK: Final = Requirement(
     shown="P2PRechunkLayer._construct_graph",
     without="arrays are rechunked by P2P",
-    attribute="_construct_graph",
     read=("P2PRechunkLayer", "concatenate3", "old_to_new"),
 )
 
-#: All of them
-EXCHANGE_PATCHES: Final = (
-    GRAPHS_WITH_CLUSTER,
-    EXCHANGE_INFORMATION,
-    KEPT_IN_MEMORY,
-    KEPT_IN_STORE,
-    HASH_JOIN,
-    P2P_SHUFFLE,
-    RECHUNK,
-)
+#: All that is replaced
+EXCHANGE_PATCHES: Final = (GRAPHS_WITH_CLUSTER, EXCHANGE_INFORMATION, BLOCKS_IN_STORE)
+
+#: Sources that the exchange relies upon besides
+EXCHANGE_REQUIREMENTS: Final = (HASH_JOIN, P2P_SHUFFLE, RECHUNK)

@@ -8,62 +8,66 @@ from __future__ import annotations
 
 from typing import Final
 
-from backhaul.dask.compat.exchange_patches import EXCHANGE_PATCHES
-from backhaul.dask.compat.operations import GRAPH, MAP, SMALL_RESULTS, SUBMIT
-from backhaul.dask.compat.patching import InstancePatch, of
+from backhaul.dask.compat.exchange_patches import EXCHANGE_PATCHES, EXCHANGE_REQUIREMENTS
+from backhaul.dask.compat.operations import (
+    GRAPH,
+    LINKS,
+    MAP,
+    RESULT,
+    RESULT_REQUESTS,
+    SMALL_RESULTS,
+    SUBMIT,
+    TRANSFERS,
+)
+from backhaul.dask.compat.patching import InstancePatch, Requirement, of
 from backhaul.dask.compat.resource_patches import RESOURCE_PATCHES
 
 __all__ = [
-    "ASYNC_PROCESS_CLASS",
     "CLIENT_RESULTS",
-    "COMM_COST",
     "DASHBOARD_PAGES",
+    "DATA_REQUESTS",
     "DESIRED_KEYS",
     "ENGINE_STREAMS",
     "EXECUTOR_QUEUE",
-    "GET_DATA",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
     "LINK_NEWS",
-    "MAPPED_CALLS",
     "NANNY_MEMORY_MONITOR",
-    "PLACED_BY_MESSAGE",
-    "PLACED_BY_REQUEST",
+    "PINNED_PROCESS",
     "PLACED_RESULTS",
-    "QUEUED_TASK_DECISION",
-    "QUEUE_SLOTS",
-    "RESULTS_FINISHED",
-    "RESULT_REQUESTS",
-    "ROOTISH",
-    "RUN",
+    "PLACEMENT",
+    "REQUIREMENTS",
     "SCHEDULER_HEARTBEAT",
+    "SCHEDULER_RESULTS",
     "SHARED_STREAM",
-    "SMALL_RESULTS_TELLERS",
-    "STEAL_RESPONSE",
     "STORE_CLASS",
     "STORE_LOCK",
     "STREAM_CLASS",
     "SUBMISSIONS",
-    "SUBMITTED_GRAPHS",
-    "TASK_DECISION",
-    "TASK_FINISHED",
     "WATCHED_HANDLERS",
+    "WINDOW",
     "WORKER_CORE",
     "WORKER_MEMORY",
     "WORKER_METRIC",
-    "WORKER_OBJECTIVE",
-    "WORKER_PROCESS_CLASS",
+    "WORKER_RESULTS",
 ]
 
-#: The handler of ``task-finished``: `backhaul.dask.scheduler.window` looks at the worker after Dask
-#: has
-TASK_FINISHED: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['task-finished']",
+#: In-flight window of each worker: the handlers of ended tasks and of answers to steal requests,
+#: and the choice of a worker for a queued task (`backhaul.dask.scheduler.window`)
+WINDOW: Final = InstancePatch(
+    shown="Scheduler",
     without="workers are not kept filled",
-    item="task-finished",
+    slots=(
+        "stream_handlers[task-finished]",
+        "stream_handlers[steal-response]",
+        "decide_worker_rootish_queuing_enabled",
+    ),
     read=(
         *of("Scheduler", "handle_task_finished stimulus_queue_slots_maybe_opened transitions"),
-        "SchedulerState._transitions",
+        *of(
+            "SchedulerState",
+            "_transitions decide_worker_rootish_queuing_enabled _transition_queued_processing",
+        ),
         "Scheduler.send_all",
         "HeapSet.peek",
         "HeapSet.__len__",
@@ -73,39 +77,34 @@ TASK_FINISHED: Final = InstancePatch(
         ),
         "TaskState.__init__",
         "TaskFinishedMsg",
+        *of("WorkStealing", "__init__ move_task_request move_task_confirm"),
+        "WorkerStateMachine._handle_steal_request",
     ),
 )
 
-#: The same handler, for results that come with the message:
-#: `backhaul.dask.scheduler.inline_results`
-RESULTS_FINISHED: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['task-finished']",
+#: Results that come with the message of an ended task, and clients and workers that announce that
+#: they keep or send results (`backhaul.dask.scheduler.inline_results`)
+SCHEDULER_RESULTS: Final = InstancePatch(
+    shown="Scheduler",
     without="small results are fetched",
-    item="task-finished",
+    slots=("stream_handlers[task-finished]", f"stream_handlers[{SMALL_RESULTS}]"),
     read=(
-        "Scheduler.handle_task_finished",
-        "Scheduler.stimulus_task_finished",
-        "SchedulerState._transition_processing_memory",
-        "SchedulerState._add_to_memory",
+        *of(
+            "Scheduler",
+            "handle_task_finished stimulus_task_finished add_client remove_client worker_send",
+        ),
+        *of("SchedulerState", "_transition_processing_memory _add_to_memory"),
         "TaskState.__init__",
         "TaskFinishedMsg",
     ),
 )
 
-#: Clients that keep results, and workers that send them: one operation more
-SMALL_RESULTS_TELLERS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['backhaul-small-results']",
-    without="small results are fetched",
-    item=SMALL_RESULTS,
-    read=of("Scheduler", "add_client remove_client worker_send"),
-)
-
-#: Tasks that clients submit one by one: one operation more, of
-#: `backhaul.dask.scheduler.submissions`
+#: Compact messages of single tasks, of the calls of a map, and of graphs: three operations more
+#: (`backhaul.dask.scheduler.submissions`)
 SUBMISSIONS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['backhaul-submit']",
-    without="each task is submitted as an expression",
-    item=SUBMIT,
+    shown="Scheduler",
+    without="each task, map or graph is submitted as an expression",
+    slots=tuple(f"stream_handlers[{operation}]" for operation in (SUBMIT, MAP, GRAPH)),
     read=(
         "update_graph",
         *of(
@@ -118,91 +117,62 @@ SUBMISSIONS: Final = InstancePatch(
     ),
 )
 
-#: Calls that clients submit together, likewise
-MAPPED_CALLS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['backhaul-map']",
-    without="each map is submitted as an expression",
-    item=MAP,
-    read=SUBMISSIONS.read,
-)
-
-#: Graphs that clients submit, likewise
-SUBMITTED_GRAPHS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['backhaul-graph']",
-    without="each graph is submitted as an expression",
-    item=GRAPH,
-    read=SUBMISSIONS.read,
-)
 
 #: Wishes for tasks that have ended: `backhaul.dask.scheduler.fire_and_forget` drops those of its
 #: client
 DESIRED_KEYS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['client-desires-keys']",
+    shown="Scheduler",
     without="results of `fire_and_forget` may stay",
-    item="client-desires-keys",
+    slots=("stream_handlers[client-desires-keys]",),
     read=(
         "Scheduler.client_desires_keys",
         "Scheduler.client_releases_keys",
     ),
 )
 
-#: Requests of its scheduler to a worker: one operation more
-RESULT_REQUESTS: Final = InstancePatch(
-    shown="Worker.stream_handlers['backhaul-result-requests']",
+#: Requests of its scheduler to a worker for small results: one operation more
+WORKER_RESULTS: Final = InstancePatch(
+    shown="Worker",
     without="small results are fetched",
-    item="backhaul-result-requests",
+    slots=(f"stream_handlers[{RESULT_REQUESTS}]",),
     read=("Worker.handle_scheduler",),
 )
 
-#: Requests of other workers: `backhaul.dask.worker.get_data` has the event loop catch up first
-GET_DATA: Final = InstancePatch(
-    shown="Worker.handlers['get_data']",
+#: Requests of other workers, and functions that clients run on a worker, which may read its data:
+#: `backhaul.dask.worker.get_data` has the event loop catch up first
+DATA_REQUESTS: Final = InstancePatch(
+    shown="Worker",
     without="threads do not read ahead",
-    item="get_data",
-    read=(
-        "get_data",
-        "Server._handle_comm",
+    slots=("handlers[get_data]", "handlers[run]"),
+    read=("get_data", "Worker.run", "run_function", "Server._handle_comm"),
+)
+
+
+#: Reports to a client about its keys: `backhaul.dask.client.result_cache` keeps their results
+CLIENT_RESULTS: Final = InstancePatch(
+    shown="Client",
+    without="small results are fetched",
+    slots=tuple(
+        f"_stream_handlers[{operation}]"
+        for operation in (
+            *(RESULT, "key-in-memory", "lost-data", "cancelled-keys", "task-retried"),
+            *("task-erred", "restart"),
+        )
+    ),
+    read=of(
+        "Client",
+        "_handle_key_in_memory _handle_lost_data _handle_cancelled_keys _handle_retried_key "
+        "_handle_task_erred _handle_restart",
     ),
 )
 
-#: Functions that clients run on a worker, which may read its data: `backhaul.dask.worker.get_data`
-RUN: Final = InstancePatch(
-    shown="Worker.handlers['run']",
-    without="threads do not read ahead",
-    item="run",
-    read=(
-        "Worker.run",
-        "run_function",
-        "Server._handle_comm",
-    ),
-)
-
-#: Reports to a client about its keys, by operation: `backhaul.dask.client.result_cache` keeps their
-#: results
-CLIENT_RESULTS: Final = {
-    operation: InstancePatch(
-        shown=f"Client._stream_handlers[{operation!r}]",
-        without="small results are fetched",
-        item=operation,
-        read=(function,),
-    )
-    for operation, function in (
-        ("backhaul-result", "Client._handle_key_in_memory"),
-        ("key-in-memory", "Client._handle_key_in_memory"),
-        ("lost-data", "Client._handle_lost_data"),
-        ("cancelled-keys", "Client._handle_cancelled_keys"),
-        ("task-retried", "Client._handle_retried_key"),
-        ("task-erred", "Client._handle_task_erred"),
-        ("restart", "Client._handle_restart"),
-    )
-}
 
 #: Where a graph becomes tasks: `backhaul.dask.scheduler.core` keeps these in Rust, and takes the
 #: part of all that is read here, as a harness compares it for each release
 GRAPH_STATE: Final = InstancePatch(
-    shown="Scheduler._create_taskstate_from_graph",
+    shown="Scheduler",
     without="its state is kept in Python",
-    attribute="_create_taskstate_from_graph",
+    slots=("_create_taskstate_from_graph",),
     read=(
         "SchedulerState",
         "Scheduler._create_taskstate_from_graph",
@@ -272,9 +242,9 @@ GRAPH_STATE: Final = InstancePatch(
 
 #: The store of a worker's results: `backhaul.dask.worker.spill_buffer`
 STORE_CLASS: Final = InstancePatch(
-    shown="Worker.data.__class__",
+    shown="Worker.data",
     without="small results take longer",
-    attribute="__class__",
+    slots=("__class__",),
     read=(
         "SpillBuffer",
         "zict:Buffer",
@@ -286,18 +256,18 @@ STORE_CLASS: Final = InstancePatch(
 
 #: The locks of that store
 STORE_LOCK: Final = InstancePatch(
-    shown="Worker.data.lock",
+    shown="Worker.data",
     without="its state is kept in Python",
-    attribute="lock",
+    slots=("lock",),
     read=("zict:Buffer", "zict:LRU", "zict:Cache"),
 )
 
 #: The state machine of a worker, which `backhaul.dask.worker.core` keeps in Rust: the whole class,
 #: because the core has each of its functions, and the classes of its tasks and events
 WORKER_CORE: Final = InstancePatch(
-    shown="Worker.state.__class__",
+    shown="Worker.state",
     without="its state is kept in Python",
-    attribute="__class__",
+    slots=("__class__",),
     read=(
         "WorkerStateMachine",
         "WorkerTaskState",
@@ -326,9 +296,9 @@ WORKER_CORE: Final = InstancePatch(
 #: Where results that a client puts on workers become tasks, which the same keeps likewise: by
 #: itself, as a request and as a message
 PLACED_RESULTS: Final = InstancePatch(
-    shown="Scheduler.update_data",
+    shown="Scheduler",
     without="results that are scattered are Dask's to keep",
-    attribute="update_data",
+    slots=("update_data", "handlers[update_data]", "stream_handlers[update-data]"),
     read=(
         "update_data",
         "log_errors",
@@ -338,33 +308,20 @@ PLACED_RESULTS: Final = InstancePatch(
         "Scheduler.client_desires_keys",
     ),
 )
-PLACED_BY_REQUEST: Final = InstancePatch(
-    shown="Scheduler.handlers['update_data']",
-    without=PLACED_RESULTS.without,
-    item="update_data",
-    read=PLACED_RESULTS.read,
-)
-PLACED_BY_MESSAGE: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['update-data']",
-    without=PLACED_RESULTS.without,
-    item="update-data",
-    read=PLACED_RESULTS.read,
-)
 
 #: Where handlers of streams are, which `backhaul.dask.scheduler.core.handler_overrides` watches
 WATCHED_HANDLERS: Final = InstancePatch(
-    shown="Scheduler.stream_handlers",
+    shown="Scheduler",
     without="handlers of streams that a program replaces are passed over",
-    attribute="stream_handlers",
+    slots=("stream_handlers",),
     read=("Server.__init__",),
 )
 
 #: Messages between the scheduler and its peers, while the engine handles them for
-#: `backhaul.dask.scheduler.core.engine_streams`; only inspected
-ENGINE_STREAMS: Final = InstancePatch(
+#: `backhaul.dask.scheduler.core.engine_streams`
+ENGINE_STREAMS: Final = Requirement(
     shown="Scheduler.send_all",
     without="hot messages are handled in Python",
-    attribute="send_all",
     read=(
         "SchedulerState._task_to_msg",
         *of(
@@ -380,148 +337,95 @@ ENGINE_STREAMS: Final = InstancePatch(
     ),
 )
 
-#: The choice of a worker for a queued task: ours while a worker is filled
-QUEUED_TASK_DECISION: Final = InstancePatch(
-    shown="Scheduler.decide_worker_rootish_queuing_enabled",
-    without="workers are not kept filled",
-    attribute="decide_worker_rootish_queuing_enabled",
-    read=(
-        "SchedulerState.decide_worker_rootish_queuing_enabled",
-        "SchedulerState._transition_queued_processing",
+#: Placement by measured links (`backhaul.dask.placement.link_placement`): the choice of a worker
+#: for a task with inputs; the cost of a task where upstream still chooses (actors, restrictions);
+#: how long inputs take, for work stealing; and which queued roots go to which free threads
+#: (`backhaul.dask.placement.root_plan`)
+PLACEMENT: Final = InstancePatch(
+    shown="Scheduler",
+    without="tasks are placed and stolen by one bandwidth, and roots go to any free worker",
+    slots=(
+        "decide_worker_non_rootish",
+        "worker_objective",
+        "get_comm_cost",
+        "is_rootish",
+        "stimulus_queue_slots_maybe_opened",
+        "decide_worker_rootish_queuing_enabled",
     ),
-)
-
-#: The choice of a worker for a task with inputs: `backhaul.dask.placement.link_placement` makes it
-TASK_DECISION: Final = InstancePatch(
-    shown="Scheduler.decide_worker_non_rootish",
-    without="tasks are placed by one bandwidth",
-    attribute="decide_worker_non_rootish",
     read=(
-        "SchedulerState.decide_worker_non_rootish",
-        "SchedulerState._get_prefix_duration",
+        *of(
+            "SchedulerState",
+            "decide_worker_non_rootish _get_prefix_duration worker_objective _calc_occupancy "
+            "get_comm_cost is_rootish _transition_waiting_processing "
+            "decide_worker_rootish_queuing_enabled _transition_queued_processing",
+        ),
         *of(
             "WorkerState",
             "__init__ add_to_processing remove_from_processing add_to_long_running",
         ),
-        "TaskState.__init__",
-        "TaskState.get_nbytes",
-        "TaskPrefix.__init__",
-        "TaskPrefix.add_duration",
-    ),
-)
-
-#: Cost of a task on a worker, where upstream still chooses: actors, restrictions
-WORKER_OBJECTIVE: Final = InstancePatch(
-    shown="Scheduler.worker_objective",
-    without="tasks are placed by one bandwidth",
-    attribute="worker_objective",
-    read=(
-        "SchedulerState.worker_objective",
-        "SchedulerState._calc_occupancy",
-    ),
-)
-
-#: How long the inputs of a task take to come to a worker, for work stealing
-COMM_COST: Final = InstancePatch(
-    shown="Scheduler.get_comm_cost",
-    without="tasks are stolen by one bandwidth",
-    attribute="get_comm_cost",
-    read=(
-        "SchedulerState.get_comm_cost",
+        *of("TaskState", "__init__ get_nbytes"),
+        *of("TaskPrefix", "__init__ add_duration"),
         "WorkStealing.steal_time_ratio",
-    ),
-)
-
-#: Whether a task is a root: `backhaul.dask.placement.root_plan` notes which one was asked about
-ROOTISH: Final = InstancePatch(
-    shown="Scheduler.is_rootish",
-    without="roots go to whoever is free",
-    attribute="is_rootish",
-    read=(
-        "SchedulerState.is_rootish",
-        "SchedulerState._transition_waiting_processing",
-    ),
-)
-
-#: Which queued tasks go out when threads are free
-QUEUE_SLOTS: Final = InstancePatch(
-    shown="Scheduler.stimulus_queue_slots_maybe_opened",
-    without="roots go to whoever is free",
-    attribute="stimulus_queue_slots_maybe_opened",
-    read=(
         "Scheduler.stimulus_queue_slots_maybe_opened",
-        "SchedulerState._transition_queued_processing",
         "task_slots_available",
         "HeapSet.peek",
         "HeapSet.__len__",
     ),
 )
 
-#: Answers to the requests of `backhaul.dask.scheduler.window_recall`, which uses the messages of
-#: work stealing
-STEAL_RESPONSE: Final = InstancePatch(
-    shown="Scheduler.stream_handlers['steal-response']",
-    without="workers are not kept filled",
-    item="steal-response",
-    read=(
-        *of("WorkStealing", "__init__ move_task_request move_task_confirm"),
-        "WorkerStateMachine._handle_steal_request",
-    ),
-)
 
 #: The handler of heartbeats: `backhaul.dask.observe.account` takes the report out of them
 SCHEDULER_HEARTBEAT: Final = InstancePatch(
-    shown="Scheduler.handlers['heartbeat_worker']",
+    shown="Scheduler",
     without="no account of transfers is kept",
-    item="heartbeat_worker",
+    slots=("handlers[heartbeat_worker]",),
     read=("Scheduler.heartbeat_worker",),
 )
 
 #: One metric more for the heartbeats of a worker: the one of `backhaul.dask.observe.heartbeat`
 WORKER_METRIC: Final = InstancePatch(
-    shown="Worker.metrics['backhaul-transfers']",
+    shown="Worker",
     without="the worker does not report its transfers",
-    item="backhaul-transfers",
+    slots=(f"metrics[{TRANSFERS}]",),
     read=("Worker.get_metrics",),
 )
 
 #: Messages to a worker about its links: `backhaul.dask.placement.fetch_order` listens
 LINK_NEWS: Final = InstancePatch(
-    shown="Worker.stream_handlers['backhaul-links']",
+    shown="Worker",
     without="the worker fetches as upstream does",
-    item="backhaul-links",
+    slots=(f"stream_handlers[{LINKS}]",),
     read=("Worker.handle_scheduler",),
 )
 
 #: The process memory of a worker, see `backhaul.dask.worker.memory`
 WORKER_MEMORY: Final = InstancePatch(
-    shown="SystemMonitor.get_process_memory",
+    shown="SystemMonitor",
     without="memory that is borrowed or free counts, too",
-    attribute="get_process_memory",
+    slots=("get_process_memory",),
     read=("SystemMonitor.get_process_memory",),
 )
 
 #: The memory monitor of a nanny: it goes by the memory that the worker counts
 NANNY_MEMORY_MONITOR: Final = InstancePatch(
-    shown="Nanny.periodic_callbacks['memory_monitor'].callback",
+    shown="Nanny",
     without="a nanny ends its worker for memory that is borrowed or free, too",
-    attribute="callback",
+    slots=("periodic_callbacks[memory_monitor].callback",),
     read=("NannyMemoryManager",),
 )
 
 #: Streams over our comms send without timers; put there by the patch of `BatchedSend.start`
 STREAM_CLASS: Final = InstancePatch(
-    shown="BatchedSend.__class__",
+    shown="BatchedSend",
     without="messages wait for timers",
-    attribute="__class__",
+    slots=("__class__",),
     read=of("BatchedSend", "__init__ start closed _background_send send close abort"),
 )
 
-#: The same of a client, by which its threads may send, too
-SHARED_STREAM: Final = InstancePatch(
+#: Streams of a client or worker by which its threads may send, too: a subclass of that class
+SHARED_STREAM: Final = Requirement(
     shown="BatchedSend.__class__",
     without="the event loop of a client sends all that its threads submit",
-    attribute="__class__",
     read=(
         *of("BatchedSend", "__init__ start closed _background_send send close abort"),
         *of(
@@ -534,80 +438,63 @@ SHARED_STREAM: Final = InstancePatch(
 
 #: The queue of a worker's thread pool, in C; see `backhaul.dask.worker.execution`
 EXECUTOR_QUEUE: Final = InstancePatch(
-    shown="ThreadPoolExecutor._work_queue",
+    shown="ThreadPoolExecutor",
     without="tasks pass a slower queue",
-    attribute="_work_queue",
+    slots=("_work_queue",),
     read=("ThreadPoolExecutor",),
 )
 
 #: A nanny's view of its worker process, and the process that it starts: they pin the worker. Dask
 #: offers `worker_class` for what runs inside the process only, which is too late for that.
-WORKER_PROCESS_CLASS: Final = InstancePatch(
-    shown="Nanny.process.__class__",
+PINNED_PROCESS: Final = InstancePatch(
+    shown="WorkerProcess",
     without="its worker is not pinned",
-    attribute="__class__",
+    slots=("__class__", "process._process.__class__"),
     read=(
         "Nanny.instantiate",
-        "WorkerProcess.__init__",
-        "WorkerProcess.start",
+        *of("WorkerProcess", "__init__ start"),
+        *of("AsyncProcess", "__init__ _start_threads _watch_message_queue start"),
     ),
 )
-ASYNC_PROCESS_CLASS: Final = InstancePatch(
-    shown="AsyncProcess._process.__class__",
-    without="its worker is not pinned",
-    attribute="__class__",
-    read=of("AsyncProcess", "__init__ _start_threads _watch_message_queue start"),
-)
+
 
 #: The navigation of a scheduler's dashboard: one page more, of `backhaul.dask.observe.dashboard`
 DASHBOARD_PAGES: Final = InstancePatch(
-    shown="template_variables(scheduler)['pages']",
+    shown="template_variables(scheduler)",
     without="the page of transfers is not in the navigation",
-    item=slice(None),
+    slots=("[pages][:]",),
     # By name: it needs Bokeh.
     read=("distributed.dashboard.scheduler",),
 )
 
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
+    WINDOW,
+    SCHEDULER_RESULTS,
+    SUBMISSIONS,
+    DESIRED_KEYS,
+    WORKER_RESULTS,
+    DATA_REQUESTS,
+    CLIENT_RESULTS,
     GRAPH_STATE,
     STORE_CLASS,
     STORE_LOCK,
     WORKER_CORE,
     PLACED_RESULTS,
-    PLACED_BY_REQUEST,
-    PLACED_BY_MESSAGE,
     WATCHED_HANDLERS,
-    ENGINE_STREAMS,
-    TASK_FINISHED,
-    RESULTS_FINISHED,
-    SMALL_RESULTS_TELLERS,
-    RESULT_REQUESTS,
-    GET_DATA,
-    RUN,
-    SUBMISSIONS,
-    MAPPED_CALLS,
-    SUBMITTED_GRAPHS,
-    DESIRED_KEYS,
-    *CLIENT_RESULTS.values(),
-    QUEUED_TASK_DECISION,
-    TASK_DECISION,
-    WORKER_OBJECTIVE,
-    COMM_COST,
-    ROOTISH,
-    QUEUE_SLOTS,
-    STEAL_RESPONSE,
+    PLACEMENT,
     SCHEDULER_HEARTBEAT,
     WORKER_METRIC,
     LINK_NEWS,
     WORKER_MEMORY,
     NANNY_MEMORY_MONITOR,
     STREAM_CLASS,
-    SHARED_STREAM,
     EXECUTOR_QUEUE,
-    WORKER_PROCESS_CLASS,
-    ASYNC_PROCESS_CLASS,
+    PINNED_PROCESS,
     DASHBOARD_PAGES,
     *EXCHANGE_PATCHES,
     *RESOURCE_PATCHES,
 )
+
+#: Sources that features rely upon without a replacement
+REQUIREMENTS: Final = (ENGINE_STREAMS, SHARED_STREAM, *EXCHANGE_REQUIREMENTS)

@@ -8,14 +8,19 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "EXCHANGE",
     "FIELD",
     "GRAPH",
+    "LINKS",
     "MAP",
     "RELEASES",
     "RELEASE_EACH",
+    "RESOURCES",
     "RESULT",
+    "RESULT_REQUESTS",
     "SMALL_RESULTS",
     "SUBMIT",
+    "TRANSFERS",
     "UPDATE_GRAPH",
 ]
 
@@ -45,3 +50,18 @@ RESULT: Final = "backhaul-result"
 
 #: Dask's operation by which a client releases keys
 RELEASES: Final = "client-releases-keys"
+
+#: Operation by which a scheduler requests small results from a worker
+RESULT_REQUESTS: Final = "backhaul-result-requests"
+
+#: Operation of the message to a worker about its links
+LINKS: Final = "backhaul-links"
+
+#: Name of the metric in a heartbeat that reports transfers
+TRANSFERS: Final = "backhaul-transfers"
+
+#: Name under which a worker that joins reports that it exchanges dataframes, and in which version
+EXCHANGE: Final = "backhaul-exchange"
+
+#: Name under which a worker that joins reports the units of its resources
+RESOURCES: Final = "backhaul-resources"

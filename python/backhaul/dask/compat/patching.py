@@ -18,7 +18,7 @@ import logging
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -41,6 +41,7 @@ __all__ = [
     "Patch",
     "Refusal",
     "Replacement",
+    "Requirement",
     "as_dask_has_it",
     "is_dasks",
     "is_pristine",
@@ -72,6 +73,9 @@ _named_in_log: set[str] = set()
 
 #: Stands for what was not there
 _ABSENT: Final = object()
+
+#: Steps of the path of a slot: an attribute, or the key of an item
+_STEPS: Final = re.compile(r"(\w+)|\[([^]]+)\]")
 
 #: Attribute of a function of this package: itself, and the function that it replaces now. On the
 #: function, as a table would keep each worker and scheduler that has one of its own for as long as
@@ -179,91 +183,163 @@ class Patch:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InstancePatch:
-    """One replacement on single objects of Dask's, in the place of something they hold.
+class Requirement:
+    """Sources of Dask that a feature relies upon, where the feature replaces nothing.
 
     Parameters
     ----------
     shown : str
-        The patched attribute, for people.
+        The place in Dask, for people.
     without : str
         The feature that does not work where it is refused, for people.
     read : tuple of str
         As for `Patch`.
-    attribute : str, optional
-        Name of the attribute that is replaced; ``__class__`` for the class of the object.
-    item : object, optional
-        Where there is no `attribute`: the key of the dictionary, or the slice of the list, that is
-        given in the place of the object.
     """
 
     shown: str
     without: str
     read: tuple[str, ...]
-    attribute: str | None = None
-    item: Any = None
 
     def __str__(self) -> str:
         return self.shown
 
-    def fits(self, place: Any) -> bool:
-        """Tell whether it can be installed; if not, the log says why, once for each cause."""
+    def refusal(self, *values: Any) -> Refusal | None:
+        """Return why the feature is refused; None if all sources are as read.
+
+        Parameters
+        ----------
+        *values : object
+            Present values of what is replaced; one that another package has put there refuses.
+        """
         try:
-            refusal = _refusal(self.read, self._current(place))
+            return _refusal(self.read, *values)
         except MissingName as error:
-            refusal = Refusal(str(error), (error.path,))
-        except AttributeError as error:
-            refusal = Refusal(str(error), (self.shown,))
+            return Refusal(str(error), (error.path,))
+
+    def fits(self, *values: Any) -> bool:
+        """Tell whether there is no `refusal`; otherwise the log names it, once for each cause."""
+        return self._logged(self.refusal(*values))
+
+    def _logged(self, refusal: Refusal | None) -> bool:
         if refusal is not None and refusal.is_new():
             log_refusal(logger, "Backhaul leaves %s as it is (%s): %s", self, self.without, refusal)
         return refusal is None
 
-    def refusal(self) -> Refusal | None:
-        """Say which of the sources keeps it from being installed; None if all are as read."""
-        try:
-            return _refusal(self.read, None)
-        except MissingName as error:
-            return Refusal(str(error), (error.path,))
 
-    def install(self, place: Any, ours: Any) -> Replacement | None:
-        """Put a replacement on one object.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InstancePatch(Requirement):
+    """The replacements on one object of Dask's that serve one feature.
+
+    Parameters
+    ----------
+    shown : str
+        The object, for people.
+    slots : tuple of str
+        Paths from the object to what is replaced: an attribute (``__class__`` for the class), or
+        an item of a mapping, as in ``stream_handlers[task-finished]``; ``data.fast.evict`` names an
+        attribute of another object.
+    """
+
+    slots: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = len(self.slots) - 1
+        return f"{self.shown}.{self.slots[0]}" + (f" and {more} more" if more else "")
+
+    def fits_on(self, owner: Any, *slots: str) -> bool:
+        """Tell whether it can be installed; if not, the log says why, once for each cause.
 
         Parameters
         ----------
-        place : object
-            The object, or the dictionary or list that has the item.
-        ours : object
-            The replacement.
+        owner : object
+            The object.
+        *slots : str
+            The slots that are to be replaced; all of them if none is given.
+        """
+        try:
+            values = [_Place.of(owner, slot).current() for slot in slots or self.slots]
+        except (AttributeError, KeyError) as error:
+            return self._logged(Refusal(str(error), (str(self),)))
+        return self.fits(*values)
+
+    def install(self, owner: Any, ours: Mapping[str, Any]) -> dict[str, Replacement]:
+        """Put replacements on one object: all of those that are given, or none.
+
+        Parameters
+        ----------
+        owner : object
+            The object.
+        ours : mapping
+            The replacements by slot.
 
         Returns
         -------
-        Replacement or None
-            Takes the patch back; None if it was refused, and nothing was changed.
+        dict
+            Takes the replacements back, by slot; empty if they were refused and nothing was
+            changed.
         """
-        if not self.fits(place):
-            return None
-        original = self._current(place)
-        if self.attribute is not None:
-            return _replace_attribute(place, self.attribute, ours, original)
-        place[self.item] = ours
-        return Replacement(ours, original, functools.partial(self._restore_item, place))
+        assert set(ours) <= set(self.slots), f"{self}: {sorted(ours)}"
+        if not self.fits_on(owner, *ours):
+            return {}
+        return {slot: _Place.of(owner, slot).replace(value) for slot, value in ours.items()}
 
-    def _current(self, place: Any) -> Any:
-        if self.attribute is not None:
-            return getattr(place, self.attribute)
-        if isinstance(place, dict):
-            return place.get(self.item, _ABSENT)
-        return place[self.item]
 
-    def _restore_item(self, place: Any, ours: Any, original: Any) -> bool:
-        found = self._current(place)
-        # Of a list it is a copy.
-        if found != ours if isinstance(self.item, slice) else found is not ours:
-            return False
-        if original is _ABSENT:
-            del place[self.item]
+@dataclass(frozen=True)
+class _Place:
+    """An attribute of an object, an item of a mapping, or all items of a list (``[:]``)."""
+
+    container: Any
+    name: str
+    is_item: bool
+
+    @classmethod
+    def of(cls, owner: Any, slot: str) -> _Place:
+        """Follow the path of a slot.
+
+        Raises
+        ------
+        AttributeError, KeyError
+            If an object on the way is missing.
+        """
+        *way, (attribute, item) = _STEPS.findall(slot)
+        for name, key in way:
+            owner = owner[key] if key else getattr(owner, name)
+        return cls(owner, item or attribute, is_item=bool(item))
+
+    def current(self) -> Any:
+        """Return the present value; `_ABSENT` for an item that is missing.
+
+        Raises
+        ------
+        AttributeError
+            If an attribute is missing.
+        """
+        if not self.is_item:
+            return getattr(self.container, self.name)
+        return self.container[:] if self.name == ":" else self.container.get(self.name, _ABSENT)
+
+    def replace(self, ours: Any) -> Replacement:
+        """Replace the value."""
+        original = self.current()
+        if not self.is_item:
+            return _replace_attribute(self.container, self.name, ours, original)
+        self._set_item(ours)
+        return Replacement(ours, original, self._restore)
+
+    def _set_item(self, value: Any) -> None:
+        if self.name == ":":
+            self.container[:] = value
+        elif value is _ABSENT:
+            del self.container[self.name]
         else:
-            place[self.item] = original
+            self.container[self.name] = value
+
+    def _restore(self, ours: Any, original: Any) -> bool:
+        found = self.current()
+        # The items of a list are compared, because `found` is a copy.
+        if found != ours if self.name == ":" else found is not ours:
+            return False
+        self._set_item(original)
         return True
 
 
@@ -325,7 +401,7 @@ def _getter(found: Any) -> Any:
     return found.fget if isinstance(found, property) else found
 
 
-def _refusal(read: Iterable[str], original: Any) -> Refusal | None:
+def _refusal(read: Iterable[str], *originals: Any) -> Refusal | None:
     """Say which sources differ from what was read, or have been replaced by another package.
 
     Raises
@@ -340,10 +416,15 @@ def _refusal(read: Iterable[str], original: Any) -> Refusal | None:
         source = source_of(name)
         known.append(source)
         if source_digest(source) not in DIGESTS[name] or not is_pristine(source):
-            strange.setdefault(_package_over(source), []).append(_name(source))
-    if not strange and not _belongs(original, known):
-        package = _package_over(original) or "another package"
-        strange.setdefault(package, []).append(_name(original))
+            shown = _name(source)
+            # A replacement that was made in a function is not known by its own name.
+            shown = name if "<locals>" in shown else shown
+            strange.setdefault(_package_over(source), []).append(shown)
+    if not strange:
+        for original in originals:
+            if not _belongs(original, known):
+                package = _package_over(original) or "another package"
+                strange.setdefault(package, []).append(_name(original))
     if not strange:
         return None
     sources = tuple(name for names in strange.values() for name in names)

@@ -27,7 +27,7 @@ from distributed import Status, Worker
 from zict import LRU
 
 from backhaul._native import read_piece
-from backhaul.dask.compat.exchange_patches import KEPT_IN_MEMORY, KEPT_IN_STORE
+from backhaul.dask.compat.exchange_patches import BLOCKS_IN_STORE
 from backhaul.dask.compat.names import SpillBuffer
 
 __all__ = ["BlockFile", "BlockStore", "block_store", "keep_references", "open_file"]
@@ -209,11 +209,10 @@ def keep_references(data: Any) -> bool:
     if not isinstance(data, SpillBuffer) or type(data).evict is not SpillBuffer.evict:
         return False
     fast = data.fast
-    return (
-        type(fast) is LRU
-        and KEPT_IN_MEMORY.install(fast, _sparing(fast, fast.evict)) is not None
-        and KEPT_IN_STORE.install(data, _never_raising(data.evict)) is not None
-    )
+    if type(fast) is not LRU:
+        return False
+    ours = {"fast.evict": _sparing(fast, fast.evict), "evict": _never_raising(data.evict)}
+    return bool(BLOCKS_IN_STORE.install(data, ours))
 
 
 #: The store of this process

@@ -24,7 +24,7 @@ from distributed import Scheduler, Status, Worker
 from distributed.system import MEMORY_LIMIT
 
 from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_WITH_CLUSTER
-from backhaul.dask.compat.operations import UPDATE_GRAPH
+from backhaul.dask.compat.operations import EXCHANGE, UPDATE_GRAPH
 from backhaul.dask.config.settings import Settings, switched_on
 from backhaul.dask.exchange.block_files import MEMORY_SHARE, block_store
 
@@ -89,8 +89,9 @@ class ClusterView:
 def install_for_worker(worker: Worker) -> None:
     """Add the exchange to what a worker reports when it registers; again costs nothing."""
     block_store.install(worker)
-    if EXCHANGE_INFORMATION.item not in worker.startup_information:
-        EXCHANGE_INFORMATION.install(worker.startup_information, _ability_of)
+    if EXCHANGE not in worker.startup_information:
+        (slot,) = EXCHANGE_INFORMATION.slots
+        EXCHANGE_INFORMATION.install(worker, {slot: _ability_of})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
@@ -98,7 +99,8 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
     handlers = scheduler.stream_handlers
     handler = handlers.get(UPDATE_GRAPH)
     if handler is not None and handler not in _noting_handlers:
-        GRAPHS_WITH_CLUSTER.install(handlers, _noting(scheduler, handler))
+        (slot,) = GRAPHS_WITH_CLUSTER.slots
+        GRAPHS_WITH_CLUSTER.install(scheduler, {slot: _noting(scheduler, handler)})
 
 
 def _ability_of(worker: Worker) -> dict[str, Any]:
@@ -227,12 +229,12 @@ def _view_of(scheduler: Scheduler) -> ClusterView:
     free = []
     for ws in workers:
         # Workers without a limit share the memory of their host.
-        memory = ws.extra[EXCHANGE_INFORMATION.item]["memory_bytes"] / len(workers)
+        memory = ws.extra[EXCHANGE]["memory_bytes"] / len(workers)
         limit = float(min(ws.memory_limit or memory, memory))
         free.append(max(0.0, MEMORY_SHARE * limit - float(ws.metrics.get("memory", 0))))
     # A block counts in each worker that has borrowed it. The other half is for the outputs.
     block_bytes = min(free) / len(workers) / 2
-    has_files = all(ws.extra[EXCHANGE_INFORMATION.item]["files"] for ws in workers)
+    has_files = all(ws.extra[EXCHANGE]["files"] for ws in workers)
     threads = sum(ws.nthreads for ws in workers)
     return ClusterView(threads, sum(free), block_bytes, None, has_files)
 
@@ -242,7 +244,7 @@ def _reason(workers: list[Any]) -> str | None:
         return "there are no workers"
     hosts = set()
     for ws in workers:
-        ability = ws.extra.get(EXCHANGE_INFORMATION.item)
+        ability = ws.extra.get(EXCHANGE)
         if not isinstance(ability, dict) or ability.get("version") != VERSION:
             return f"worker {ws.address} has no exchange of this version"
         if ability.get("host") is None:

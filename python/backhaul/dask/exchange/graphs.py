@@ -55,7 +55,7 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
         return None
     make_layer: Callable[[Any, ClusterView], dict[Any, Any]] = make
     try:
-        if not patch.fits(kind):
+        if not patch.fits():
             raise Unsupported("this release of Dask has another P2P than the one that was read")
         if (refusal := cluster.refusal()) is not None:
             raise Unsupported(refusal)

@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed import Nanny, Status
 
-from backhaul.dask.compat.instance_patches import ASYNC_PROCESS_CLASS, WORKER_PROCESS_CLASS
+from backhaul.dask.compat.instance_patches import PINNED_PROCESS
 from backhaul.dask.compat.names import AsyncProcess, WorkerProcess, process_of, starting_method
 from backhaul.dask.launch.pinning import PinnedProcess, Pinning
 from backhaul.errors import ConfigError
@@ -40,11 +40,11 @@ class PinnedWorkerProcess(WorkerProcess):
 
     @process.setter
     def process(self, process: AsyncProcess | None) -> None:
+        vars(self)["process"] = process
         if process is not None:
             spawned = process_of(process)
-            if ASYNC_PROCESS_CLASS.install(spawned, PinnedProcess) is not None:
+            if PINNED_PROCESS.install(self, {"process._process.__class__": PinnedProcess}):
                 spawned.pinning = self.pinning
-        vars(self)["process"] = process
 
     async def start(self) -> Any:
         """Start the worker process where it belongs."""
@@ -100,7 +100,9 @@ class PinnedNanny(Nanny):
 
     @process.setter
     def process(self, process: Any) -> None:
-        if process is not None and WORKER_PROCESS_CLASS.install(process, PinnedWorkerProcess):
+        if process is not None and PINNED_PROCESS.install(
+            process, {"__class__": PinnedWorkerProcess}
+        ):
             process.pinning = self.pinning
         vars(self)["process"] = process
 

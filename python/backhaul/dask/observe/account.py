@@ -68,13 +68,13 @@ class Account:
         #: Called with the address of a worker that has reported links, and with the report
         self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
-        self._upstream: Callable[..., Any] = scheduler.handlers[SCHEDULER_HEARTBEAT.item]
+        self._upstream: Callable[..., Any] = scheduler.handlers["heartbeat_worker"]
         self._is_warned = False
 
     def attach(self) -> bool:
         """Take our place on the scheduler, if it is one that was read."""
-        replaced = SCHEDULER_HEARTBEAT.install(self._scheduler.handlers, self.heartbeat_worker)
-        return replaced is not None
+        (slot,) = SCHEDULER_HEARTBEAT.slots
+        return bool(SCHEDULER_HEARTBEAT.install(self._scheduler, {slot: self.heartbeat_worker}))
 
     def current(self) -> Ledger:
         """Give the ledger, with what the scheduler itself has received up to now."""
@@ -126,7 +126,7 @@ class Account:
 
 def account_of(scheduler: Scheduler) -> Account | None:
     """Find the account that a scheduler keeps; None if it keeps none."""
-    handler: Any = scheduler.handlers.get(SCHEDULER_HEARTBEAT.item)
+    handler: Any = scheduler.handlers.get("heartbeat_worker")
     # A core that has the scheduler's state gets heartbeats first.
     account = getattr(inspect.unwrap(handler), "__self__", None) if handler is not None else None
     return account if isinstance(account, Account) else None

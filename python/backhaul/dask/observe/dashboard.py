@@ -96,7 +96,8 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger], links: LinkAccou
     pages = variables["pages"]
     if PAGE.strip("/") not in pages:
         at = max(0, len(pages) - 1)
-        DASHBOARD_PAGES.install(pages, [*pages[:at], PAGE.strip("/"), *pages[at:]])
+        (slot,) = DASHBOARD_PAGES.slots
+        DASHBOARD_PAGES.install(variables, {slot: [*pages[:at], PAGE.strip("/"), *pages[at:]]})
     application = BokehApplication(
         {PAGE: functools.partial(_document, ledger, links)},
         scheduler,

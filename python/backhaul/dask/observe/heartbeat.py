@@ -9,6 +9,7 @@ from distributed import Status, Worker
 from distributed.comm import get_address_host
 
 from backhaul.dask.compat.instance_patches import WORKER_METRIC
+from backhaul.dask.compat.operations import TRANSFERS
 from backhaul.dask.config.settings import transfers_links_max
 from backhaul.dask.observe import prometheus
 from backhaul.dask.observe.counters import Reporter
@@ -18,13 +19,14 @@ from backhaul.dask.placement import fetch_order
 __all__ = ["METRIC", "WorkerMetric", "install", "nic_bytes_per_s", "report_of"]
 
 #: Under this name a heartbeat carries a report.
-METRIC: str = WORKER_METRIC.item
+METRIC: str = TRANSFERS
 
 
 def install(worker: Worker) -> None:
     """Add the report to a worker's heartbeats; again costs nothing."""
     if transfers_links_max() is not None and METRIC not in worker.metrics:
-        WORKER_METRIC.install(worker.metrics, WorkerMetric())
+        (slot,) = WORKER_METRIC.slots
+        WORKER_METRIC.install(worker, {slot: WorkerMetric()})
         prometheus.install()
 
 

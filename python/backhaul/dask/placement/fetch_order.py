@@ -19,6 +19,7 @@ from distributed.comm import get_address_host
 
 from backhaul.dask.compat.instance_patches import LINK_NEWS
 from backhaul.dask.compat.names import HeapSet, WorkerStateMachine
+from backhaul.dask.compat.operations import LINKS
 
 __all__ = [
     "LINK_CLASS_MAX",
@@ -70,13 +71,14 @@ def knows_links(address: str) -> bool:
 
 def install(worker: Worker) -> None:
     """Make a worker use the scheduler's reports of links; again costs nothing."""
-    if LINK_NEWS.item not in worker.stream_handlers:
-        LINK_NEWS.install(worker.stream_handlers, _Listener(worker))
+    if LINKS not in worker.stream_handlers:
+        (slot,) = LINK_NEWS.slots
+        LINK_NEWS.install(worker, {slot: _Listener(worker)})
 
 
 def hears_of_links(worker: Worker) -> bool:
     """Tell whether a worker listens: one that does not would end at the first such message."""
-    return isinstance(worker.stream_handlers.get(LINK_NEWS.item), _Listener)
+    return isinstance(worker.stream_handlers.get(LINKS), _Listener)
 
 
 class ToldLinks:

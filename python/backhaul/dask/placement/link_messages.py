@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed import Scheduler
 
-from backhaul.dask.compat.instance_patches import LINK_NEWS
+from backhaul.dask.compat.operations import LINKS
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.placement.fetch_order import LINK_CLASS_MAX
 
@@ -85,9 +85,7 @@ class LinkNews:
         if found == before:
             return False
         hosts, peers = found
-        self._scheduler.worker_send(
-            receiver, {"op": LINK_NEWS.item, "hosts": hosts, "peers": peers}
-        )
+        self._scheduler.worker_send(receiver, {"op": LINKS, "hosts": hosts, "peers": peers})
         return True
 
     def forget(self, address: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from distributed import Scheduler, SchedulerPlugin
 
 from backhaul import _native
-from backhaul.dask.compat.instance_patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
+from backhaul.dask.compat.instance_patches import PLACEMENT
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.config.settings import switched_on
@@ -68,9 +68,7 @@ def install(scheduler: Scheduler) -> LinkPlacement | None:
         return found
     if not switched_on("placement.enabled"):
         return None
-    if not all(patch.fits(scheduler) for patch in (TASK_DECISION, WORKER_OBJECTIVE, COMM_COST)):
-        return None
-    if not RootPlan.fits(scheduler):
+    if not PLACEMENT.fits_on(scheduler):
         return None
     placement = LinkPlacement(scheduler)
     placement.attach()
@@ -118,14 +116,12 @@ class LinkPlacement(SchedulerPlugin):
         """Take our place on the scheduler."""
         for ws in self.scheduler.workers.values():
             self._add(ws)
-        for patch, ours in (
-            (TASK_DECISION, self.decide_worker),
-            (WORKER_OBJECTIVE, self.worker_objective),
-            (COMM_COST, self.get_comm_cost),
-        ):
-            replaced = patch.install(self.scheduler, ours)
-            assert replaced is not None
-            self._replaced.append(replaced)
+        ours = {
+            "decide_worker_non_rootish": self.decide_worker,
+            "worker_objective": self.worker_objective,
+            "get_comm_cost": self.get_comm_cost,
+        }
+        self._replaced += PLACEMENT.install(self.scheduler, ours).values()
         self.roots.attach()
         if self._account is not None:
             self._account.listeners.append(self.hear)

@@ -18,7 +18,7 @@ from distributed import Scheduler
 
 import dask
 from backhaul import _native
-from backhaul.dask.compat.instance_patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
+from backhaul.dask.compat.instance_patches import PLACEMENT
 from backhaul.dask.compat.names import TaskPrefix, TaskState, WorkerState, task_slots_available
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.scheduler import window
@@ -68,29 +68,19 @@ class RootPlan:
         self._replaced: list[Replacement] = []
         self._window: window.InFlightWindow | None = None
 
-    @staticmethod
-    def fits(scheduler: Scheduler) -> bool:
-        """Tell whether it can be attached."""
-        decided = window.installed(scheduler) is not None
-        return (
-            ROOTISH.fits(scheduler)
-            and QUEUE_SLOTS.fits(scheduler)
-            and (decided or QUEUED_TASK_DECISION.fits(scheduler))
-        )
-
     def attach(self) -> None:
         """Install the plan on the scheduler, with its in-flight window if that is there."""
-        patches = [(ROOTISH, self.is_rootish), (QUEUE_SLOTS, self.slots_maybe_opened)]
+        ours: dict[str, Any] = {
+            "is_rootish": self.is_rootish,
+            "stimulus_queue_slots_maybe_opened": self.slots_maybe_opened,
+        }
         self._window = window.installed(self.scheduler)
         if self._window is None:
-            patches.append((QUEUED_TASK_DECISION, self.decide_worker))
+            ours["decide_worker_rootish_queuing_enabled"] = self.decide_worker
         else:
             self._window.roots = self
             self._upstream_decide = self._window.upstream_decide
-        for patch, ours in patches:
-            replaced = patch.install(self.scheduler, ours)
-            if replaced is not None:
-                self._replaced.append(replaced)
+        self._replaced += PLACEMENT.install(self.scheduler, ours).values()
 
     def detach(self) -> None:
         """Give it up again."""

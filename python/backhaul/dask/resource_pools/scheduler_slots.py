@@ -21,21 +21,7 @@ from distributed import Scheduler
 
 from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import TaskState, WorkerState
-from backhaul.dask.compat.resource_patches import (
-    ACQUIRE_RESOURCES,
-    ADD_RESOURCES,
-    ANNOTATIONS_APPLIED,
-    IS_ROOTISH,
-    IS_UNOCCUPIED,
-    LONG_RUNNING,
-    NON_ROOT_DECISION,
-    RELEASE_RESOURCES,
-    REMOVE_RESOURCES,
-    SET_RESOURCES_HANDLER,
-    STEAL_RATIO,
-    WORKER_STATUS,
-    WORKER_STATUS_HANDLER,
-)
+from backhaul.dask.compat.resource_patches import SCHEDULER_SLOTS
 from backhaul.dask.config.settings import resource_limits
 from backhaul.dask.resource_pools.request_index import Asked, AskedTasks, Wanted, forget_refused
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
@@ -67,20 +53,8 @@ def install(scheduler: Scheduler) -> bool:
     limits = resource_limits()
     if limits is None:
         return False
-    places = (
-        (ANNOTATIONS_APPLIED, scheduler),
-        (ADD_RESOURCES, scheduler),
-        (SET_RESOURCES_HANDLER, scheduler.handlers),
-        (REMOVE_RESOURCES, scheduler),
-        (NON_ROOT_DECISION, scheduler),
-        (IS_ROOTISH, scheduler),
-        (IS_UNOCCUPIED, scheduler),
-        (ACQUIRE_RESOURCES, scheduler),
-        (RELEASE_RESOURCES, scheduler),
-        (LONG_RUNNING, scheduler.stream_handlers),
-    )
-    # The first that does not says so.
-    if not all(patch.fits(place) for patch, place in places):
+    # All but the one of work stealing, which may be switched off
+    if not SCHEDULER_SLOTS.fits_on(scheduler, *SCHEDULER_SLOTS.slots[:-1]):
         return False
     SchedulerSlots(scheduler, beside_max=limits.beside_max).attach()
     return True
@@ -88,7 +62,7 @@ def install(scheduler: Scheduler) -> bool:
 
 def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
     """Find the slots of a scheduler; None if it has none."""
-    method = vars(scheduler).get(str(ANNOTATIONS_APPLIED.attribute))
+    method = vars(scheduler).get("_apply_annotations")
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, SchedulerSlots) else None
 
@@ -141,9 +115,14 @@ class SchedulerSlots:
 
     def attach(self) -> None:
         """Take the place of what is asked at each graph, and of what zeroes what is in use."""
-        ANNOTATIONS_APPLIED.install(self.scheduler, self.apply_annotations)
-        ADD_RESOURCES.install(self.scheduler, self.add_resources)
-        SET_RESOURCES_HANDLER.install(self.scheduler.handlers, self.add_resources)
+        SCHEDULER_SLOTS.install(
+            self.scheduler,
+            {
+                "_apply_annotations": self.apply_annotations,
+                "add_resources": self.add_resources,
+                "handlers[set_resources]": self.add_resources,
+            },
+        )
 
     # Requests of tasks
 
@@ -507,15 +486,17 @@ class SchedulerSlots:
         # `backhaul.dask.placement.link_placement` may have taken their places meanwhile.
         self._upstream_decide = scheduler.decide_worker_non_rootish
         self._upstream_is_rootish = scheduler.is_rootish
-        REMOVE_RESOURCES.install(scheduler, self.remove_resources)
-        NON_ROOT_DECISION.install(scheduler, self.decide_worker)
-        IS_ROOTISH.install(scheduler, self.is_rootish)
-        IS_UNOCCUPIED.install(scheduler, self.is_unoccupied)
-        ACQUIRE_RESOURCES.install(scheduler, self.acquire)
-        RELEASE_RESOURCES.install(scheduler, self.release)
-        LONG_RUNNING.install(scheduler.stream_handlers, self.handle_long_running)
-        WORKER_STATUS.install(scheduler, self.change_status)
-        WORKER_STATUS_HANDLER.install(scheduler.stream_handlers, self.change_status)
+        ours: dict[str, Any] = {
+            "remove_resources": self.remove_resources,
+            "decide_worker_non_rootish": self.decide_worker,
+            "is_rootish": self.is_rootish,
+            "is_unoccupied": self.is_unoccupied,
+            "acquire_resources": self.acquire,
+            "release_resources": self.release,
+            "stream_handlers[long-running]": self.handle_long_running,
+            "handle_worker_status_change": self.change_status,
+            "stream_handlers[worker-status-change]": self.change_status,
+        }
         stealing = scheduler.extensions.get("stealing")
         if stealing is not None:
             ratio = stealing.steal_time_ratio
@@ -526,7 +507,8 @@ class SchedulerSlots:
                 is_kept = asked is not None and (self._keeps or asked.is_beside)
                 return (None, None) if is_kept else ratio(ts)
 
-            STEAL_RATIO.install(stealing, steal_time_ratio)
+            ours["extensions[stealing].steal_time_ratio"] = steal_time_ratio
+        SCHEDULER_SLOTS.install(scheduler, ours)
         self._meet_workers()
         for ws in scheduler.workers.values() if books else ():
             for ts in ws.processing:

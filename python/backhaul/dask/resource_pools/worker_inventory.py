@@ -6,7 +6,7 @@ import logging
 
 from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import WorkerState
-from backhaul.dask.compat.resource_patches import STARTUP_INFORMATION
+from backhaul.dask.compat.operations import RESOURCES
 from backhaul.dask.resource_pools.declarations import Declared, checked, totals
 from backhaul.dask.resource_pools.request_index import BESIDE_TASKS
 from backhaul.dask.resource_pools.requests import CPU, apart_from_threads
@@ -23,7 +23,7 @@ def reported_by(ws: WorkerState) -> Declared:
     """
     # An amount rather than so many units: a worker of Dask's own class lends it so.
     declared: Declared = {name: float(total) for name, total in ws.resources.items()}
-    reported = checked(ws.extra.get(STARTUP_INFORMATION.item))
+    reported = checked(ws.extra.get(RESOURCES))
     counted = totals(reported)
     for name, value in reported.items():
         # It may have been given more since.

@@ -23,16 +23,8 @@ from backhaul.dask.compat.names import (
     UnpauseEvent,
     WorkerStateMachine,
 )
-from backhaul.dask.compat.resource_patches import (
-    BESIDE_EXECUTOR,
-    CONSTRAINED_TASKS,
-    EXECUTE,
-    READY_TASKS,
-    REJOIN_LOCK,
-    SET_RESOURCES,
-    STARTUP_INFORMATION,
-    WORKER_STATE_CLASS,
-)
+from backhaul.dask.compat.operations import RESOURCES
+from backhaul.dask.compat.resource_patches import OVERFLOW_POOL, WORKER_SLOTS, WORKER_STATE
 from backhaul.dask.config.settings import resource_limits
 from backhaul.dask.resource_pools.declarations import Declared, checked, totals
 from backhaul.dask.resource_pools.lease_context import holding_execute
@@ -76,42 +68,42 @@ def install(worker: Worker) -> None:
     if limits is None or type(state) is not WorkerStateMachine:
         return
     declared = declared_here(state.total_resources)
-    places = (
-        (WORKER_STATE_CLASS, state),
-        (CONSTRAINED_TASKS, state),
-        (READY_TASKS, state),
-        (BESIDE_EXECUTOR, worker.executors),
-        (STARTUP_INFORMATION, worker.startup_information),
-        (SET_RESOURCES, worker),
-    )
-    # The first that does not fit says so. Tasks that wait there already would have to move.
-    if not all(patch.fits(place) for patch, place in places) or state.ready or state.constrained:
+    executor = BesideThreadPoolExecutor()
+    default: Any = worker.executors["default"]
+    ours: dict[str, Any] = {
+        f"executors[{OVERFLOW_POOL}]": executor,
+        f"startup_information[{RESOURCES}]": _declared_by,
+        "set_resources": _setting(worker, worker.set_resources),
+    }
+    if isinstance(default, ThreadPoolExecutor):
+        ours["executors[default]._rejoin_lock"] = RejoinLock(default._rejoin_lock)
+    if not _executes_directly():
+        ours["execute"] = holding_execute(worker, worker.execute, lease_of)
+    # Tasks that wait there already would have to move.
+    if state.ready or state.constrained:
+        return
+    if not (WORKER_STATE.fits_on(state) and WORKER_SLOTS.fits_on(worker, *ours)):
         return
     for name, total in totals(declared).items():
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
-    executor = BesideThreadPoolExecutor()
     slots = WorkerSlots(
         declared, couple=coupled_here, beside_max=limits.beside_max, executor=executor
     )
     # Not immediately: the state machine is in the middle of something.
     slots.wake = partial(worker.loop.add_callback, start_more, worker)
     give_slots(state, slots)
-    BESIDE_EXECUTOR.install(worker.executors, executor)
-    default: Any = worker.executors["default"]
-    if isinstance(default, ThreadPoolExecutor) and REJOIN_LOCK.fits(default):
-        REJOIN_LOCK.install(default, RejoinLock(default._rejoin_lock))
-    STARTUP_INFORMATION.install(worker.startup_information, _declared_by)
-    SET_RESOURCES.install(worker, _setting(worker, worker.set_resources))
-    if not _executes_directly():
-        EXECUTE.install(worker, holding_execute(worker, worker.execute, lease_of))
+    WORKER_SLOTS.install(worker, ours)
 
 
 def give_slots(state: WorkerStateMachine, slots: WorkerSlots) -> None:
     """Make a state machine, that has no tasks yet, start them by slots."""
-    CONSTRAINED_TASKS.install(state, Constrained(slots))
-    READY_TASKS.install(state, Ready(slots))
-    WORKER_STATE_CLASS.install(state, SlottedWorkerState)
+    ours = {
+        "constrained": Constrained(slots),
+        "ready": Ready(slots),
+        "__class__": SlottedWorkerState,
+    }
+    WORKER_STATE.install(state, ours)
 
 
 def declared_here(given: Mapping[str, float]) -> Declared:

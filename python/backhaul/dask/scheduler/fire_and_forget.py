@@ -28,9 +28,10 @@ ENDED: Final = frozenset({"memory", "erred"})
 def install_for_scheduler(scheduler: Scheduler) -> None:
     """Install the handler that drops such wishes; a second call changes nothing."""
     handlers = scheduler.stream_handlers
-    handler = handlers.get(DESIRED_KEYS.item)
+    handler = handlers.get("client-desires-keys")
     if handler is not None and not getattr(handler, "_drops_ended", False):
-        DESIRED_KEYS.install(handlers, _dropping(scheduler, handler))
+        (slot,) = DESIRED_KEYS.slots
+        DESIRED_KEYS.install(scheduler, {slot: _dropping(scheduler, handler)})
 
 
 def _dropping(scheduler: Any, original: Callable[..., Any]) -> Callable[..., None]:

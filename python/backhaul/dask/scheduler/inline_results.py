@@ -23,16 +23,12 @@ from weakref import WeakValueDictionary
 
 from distributed import Scheduler
 
-from backhaul.dask.compat.instance_patches import (
-    RESULT_REQUESTS,
-    RESULTS_FINISHED,
-    SMALL_RESULTS_TELLERS,
-)
+from backhaul.dask.compat.instance_patches import SCHEDULER_RESULTS
 from backhaul.dask.compat.names import (
     BatchedSend,
     CommClosedError,
 )
-from backhaul.dask.compat.operations import RESULT, SMALL_RESULTS
+from backhaul.dask.compat.operations import RESULT, RESULT_REQUESTS, SMALL_RESULTS
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.config.settings import small_result_limits
 
@@ -61,8 +57,7 @@ def install_for_scheduler(scheduler: Scheduler) -> bool:
     limits = small_result_limits()
     if limits is None:
         return False
-    handlers = scheduler.stream_handlers
-    if not (RESULTS_FINISHED.fits(handlers) and SMALL_RESULTS_TELLERS.fits(handlers)):
+    if not SCHEDULER_RESULTS.fits_on(scheduler):
         return False
     ResultCarrier(scheduler, limits.bytes_max).attach()
     return True
@@ -103,13 +98,11 @@ class ResultCarrier:
 
     def attach(self) -> None:
         """Install the handlers on the scheduler."""
-        handlers = self.scheduler.stream_handlers
-        finished = RESULTS_FINISHED.install(handlers, self.handle_task_finished)
-        tellers = SMALL_RESULTS_TELLERS.install(handlers, self.handle_teller)
-        assert finished is not None
-        assert tellers is not None
-        self._upstream_finished = finished.original
-        self._replaced = [finished, tellers]
+        finished, tellers = SCHEDULER_RESULTS.slots
+        ours = {finished: self.handle_task_finished, tellers: self.handle_teller}
+        replaced = SCHEDULER_RESULTS.install(self.scheduler, ours)
+        self._upstream_finished = replaced[finished].original
+        self._replaced = list(replaced.values())
 
     def handle_teller(self, client: str | None = None, worker: str | None = None, **_: Any) -> None:
         """Note that a client keeps results, or that a worker sends them, and request results."""
@@ -181,4 +174,4 @@ class ResultCarrier:
         stream = self._carriers.get(worker)
         if stream is None or self.scheduler.stream_comms.get(worker) is not stream:
             return
-        self.scheduler.worker_send(worker, {"op": RESULT_REQUESTS.item, "bytes_max": bytes_max})
+        self.scheduler.worker_send(worker, {"op": RESULT_REQUESTS, "bytes_max": bytes_max})

@@ -20,16 +20,11 @@ from typing import Any, Final
 from distributed import Scheduler
 
 from backhaul._native import TaskCalls, TaskGraph
-from backhaul.dask.compat.instance_patches import (
-    GRAPH_STATE,
-    MAPPED_CALLS,
-    SUBMISSIONS,
-    SUBMITTED_GRAPHS,
-)
+from backhaul.dask.compat.instance_patches import GRAPH_STATE, SUBMISSIONS
 from backhaul.dask.compat.names import ToPickle, error_message, iscoroutinefunction, offload, time
 from backhaul.dask.compat.names import span_metadata as span_metadata_of_futures
 from backhaul.dask.compat.operations import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
-from backhaul.dask.compat.patching import Replacement, is_dasks
+from backhaul.dask.compat.patching import is_dasks
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.scheduler.fairness import turn
 from backhaul.dask.serialize.codec import codec
@@ -53,10 +48,9 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
     ValueError
         If the configuration cannot be understood.
     """
-    handlers = scheduler.stream_handlers
-    if SUBMISSIONS.item in handlers or not switched_on("hot-path.submit"):
+    if SUBMIT in scheduler.stream_handlers or not switched_on("hot-path.submit"):
         return
-    if type(scheduler).update_graph is Scheduler.update_graph and SUBMISSIONS.fits(handlers):
+    if type(scheduler).update_graph is Scheduler.update_graph and SUBMISSIONS.fits():
         Submissions(scheduler).attach()
 
 
@@ -73,16 +67,11 @@ class Submissions:
         self.scheduler = scheduler
         #: The handler of graphs, once it is known to be Dask's
         self._own: Callable[..., Any] | None = None
-        self._replaced: list[Replacement | None] = []
 
     def attach(self) -> None:
         """Install the handlers on the scheduler."""
-        handlers = self.scheduler.stream_handlers
-        self._replaced = [
-            SUBMISSIONS.install(handlers, self.handle_submit),
-            MAPPED_CALLS.install(handlers, self.handle_map),
-            SUBMITTED_GRAPHS.install(handlers, self.handle_graph),
-        ]
+        handlers = (self.handle_submit, self.handle_map, self.handle_graph)
+        SUBMISSIONS.install(self.scheduler, dict(zip(SUBMISSIONS.slots, handlers, strict=True)))
 
     async def handle_submit(
         self, client: str, key: Any = None, spec: Any = None, dependencies: Any = (), **said: Any
@@ -404,7 +393,7 @@ class _Graph:
 def _taken(
     way: str, submitted: Any, scheduler: Any, update: dict[str, Any]
 ) -> dict[str, float] | None:
-    method = vars(scheduler).get(GRAPH_STATE.attribute)
+    method = vars(scheduler).get(GRAPH_STATE.slots[0])
     take = getattr(getattr(method, "__self__", None), way, None)
     metrics: dict[str, float] | None = None if take is None else take(submitted, **update)
     return metrics

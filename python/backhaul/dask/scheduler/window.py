@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler
 
-from backhaul.dask.compat.instance_patches import (
-    QUEUED_TASK_DECISION,
-    STEAL_RESPONSE,
-    TASK_FINISHED,
-)
+from backhaul.dask.compat.instance_patches import WINDOW
 from backhaul.dask.compat.names import TaskGroup, TaskState, WorkerState
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.config.settings import WindowLimits, work_in_hand_limits
@@ -71,12 +67,7 @@ def install(scheduler: Scheduler) -> bool:
     limits = work_in_hand_limits()
     if limits is None or scheduler.WORKER_SATURATION != UPSTREAM_SATURATION:
         return False
-    fits = (
-        TASK_FINISHED.fits(scheduler.stream_handlers),
-        STEAL_RESPONSE.fits(scheduler.stream_handlers),
-        QUEUED_TASK_DECISION.fits(scheduler),
-    )
-    if not all(fits):
+    if not WINDOW.fits_on(scheduler):
         return False
     InFlightWindow(scheduler, limits).attach()
     return True
@@ -136,12 +127,14 @@ class InFlightWindow:
 
     def attach(self) -> None:
         """Take our place on the scheduler."""
-        finished = TASK_FINISHED.install(self.scheduler.stream_handlers, self.handle_task_finished)
-        decision = QUEUED_TASK_DECISION.install(self.scheduler, self.decide_worker)
-        assert finished is not None
-        assert decision is not None
-        self._upstream_finished = finished.original
-        self._replaced = [finished, decision]
+        finished = "stream_handlers[task-finished]"
+        ours = {
+            finished: self.handle_task_finished,
+            "decide_worker_rootish_queuing_enabled": self.decide_worker,
+        }
+        replaced = WINDOW.install(self.scheduler, ours)
+        self._upstream_finished = replaced[finished].original
+        self._replaced = list(replaced.values())
         self.steal_back.attach()
 
     def detach(self) -> None:
@@ -325,6 +318,6 @@ class InFlightWindow:
 
 def installed(scheduler: Scheduler) -> InFlightWindow | None:
     """Get what keeps the workers of a scheduler filled; None if nothing does."""
-    method = vars(scheduler).get(str(QUEUED_TASK_DECISION.attribute))
+    method = vars(scheduler).get("decide_worker_rootish_queuing_enabled")
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, InFlightWindow) else None

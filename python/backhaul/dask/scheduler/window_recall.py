@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
-from backhaul.dask.compat.instance_patches import STEAL_RESPONSE
+from backhaul.dask.compat.instance_patches import WINDOW
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.patching import Replacement
 
@@ -62,9 +62,9 @@ class StealBack:
 
     def attach(self) -> None:
         """Listen to the answers, besides upstream's work stealing."""
-        self._replaced = STEAL_RESPONSE.install(
-            self.scheduler.stream_handlers, self.handle_response
-        )
+        response = "stream_handlers[steal-response]"
+        replaced = WINDOW.install(self.scheduler, {response: self.handle_response})
+        self._replaced = replaced.get(response)
 
     def detach(self) -> None:
         """Leave them to upstream, after the last one that is under way."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from distributed import Status, Worker
 
-from backhaul.dask.compat.instance_patches import GET_DATA, RUN
+from backhaul.dask.compat.instance_patches import DATA_REQUESTS
 from backhaul.dask.compat.names import (
     Comm,
     context_meter,
@@ -87,10 +87,8 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
         finally:
             line.holds -= 1
 
-    return (
-        RUN.install(worker.handlers, run) is not None
-        and GET_DATA.install(worker.handlers, get_data) is not None
-    )
+    ours = {"handlers[get_data]": get_data, "handlers[run]": run}
+    return bool(DATA_REQUESTS.install(worker, ours))
 
 
 def heard_data(original: Any) -> property:

@@ -14,9 +14,9 @@ from distributed import Worker
 
 from backhaul.dask.comm.capabilities import offers
 from backhaul.dask.comm.comm import BackhaulComm
-from backhaul.dask.compat.instance_patches import RESULT_REQUESTS
+from backhaul.dask.compat.instance_patches import WORKER_RESULTS
 from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
-from backhaul.dask.compat.operations import SMALL_RESULTS
+from backhaul.dask.compat.operations import RESULT_REQUESTS, SMALL_RESULTS
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.serialize.inline_values import pickled_if_plain
 from backhaul.dask.worker.spill_buffer import STORES
@@ -153,12 +153,13 @@ def asked_bytes(state: WorkerStateMachine, nbytes: int) -> int | None:
 
 def install_for_worker(worker: Worker) -> None:
     """Make a worker note which results its scheduler asks for; a repeated call costs nothing."""
-    if not switched_on("small-results.enabled") or RESULT_REQUESTS.item in worker.stream_handlers:
+    if not switched_on("small-results.enabled") or RESULT_REQUESTS in worker.stream_handlers:
         return
     if not switched_on("hot-path.execution"):
         # Without that switch Dask's own code makes the message.
         return
-    RESULT_REQUESTS.install(worker.stream_handlers, _Requests(worker))
+    (slot,) = WORKER_RESULTS.slots
+    WORKER_RESULTS.install(worker, {slot: _Requests(worker)})
 
 
 def tell_scheduler(server: object, comm: BackhaulComm) -> None:
@@ -174,7 +175,7 @@ def tell_scheduler(server: object, comm: BackhaulComm) -> None:
     if (
         isinstance(server, Worker)
         and offers(comm, SMALL_RESULTS)
-        and isinstance(server.stream_handlers.get(RESULT_REQUESTS.item), _Requests)
+        and isinstance(server.stream_handlers.get(RESULT_REQUESTS), _Requests)
     ):
         server.batched_send({"op": SMALL_RESULTS})
 

@@ -83,7 +83,7 @@ def install(worker: Worker) -> None:
         _workers.add(worker)
         bound_memory(settings, _least(_spill_bytes), _least(_target_bytes))
         if memory_watch() is not None:
-            WORKER_MEMORY.install(worker.monitor, _worker_memory_bytes)
+            WORKER_MEMORY.install(worker.monitor, {"get_process_memory": _worker_memory_bytes})
     _choose_handler(arena if settings.allocate else None)
 
 
@@ -91,7 +91,8 @@ def install_for_nanny(nanny: Nanny) -> None:
     """Make a nanny terminate its worker for counted memory only; again costs nothing."""
     monitor = nanny.periodic_callbacks.get("memory_monitor")
     if monitor is not None and not isinstance(monitor.callback, NannyMonitor):
-        NANNY_MEMORY_MONITOR.install(monitor, NannyMonitor(nanny, monitor.callback))
+        (slot,) = NANNY_MEMORY_MONITOR.slots
+        NANNY_MEMORY_MONITOR.install(nanny, {slot: NannyMonitor(nanny, monitor.callback)})
 
 
 class NannyMonitor:

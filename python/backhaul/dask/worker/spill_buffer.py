@@ -105,7 +105,7 @@ def install_for_worker(worker: Worker) -> None:
     if isinstance(data, SpillBuffer) and not data:
         share_lock(data)
         if type(data) is SpillBuffer and type(data.fast) is LRU and type(data.slow) is Cache:
-            STORE_CLASS.install(data, QuickSpillBuffer)
+            STORE_CLASS.install(data, {"__class__": QuickSpillBuffer})
 
 
 def share_lock(data: SpillBuffer) -> None:
@@ -118,7 +118,7 @@ def share_lock(data: SpillBuffer) -> None:
     """
     lock = RLock()
     for mapping in (data, data.fast, data.slow):
-        STORE_LOCK.install(mapping, lock)
+        STORE_LOCK.install(mapping, {"lock": lock})
 
 
 def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:

@@ -90,7 +90,7 @@ def quicken(
         with executor._shutdown_lock:
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
                 work_queue = WorkQueue()
-                if EXECUTOR_QUEUE.install(executor, work_queue):
+                if EXECUTOR_QUEUE.install(executor, {"_work_queue": work_queue}):
                     line = work_queue.line = make_line()
                     if line is not None:
                         work_queue.ahead = line.early.waits

@@ -81,7 +81,7 @@ class EngineStreams:
         except RuntimeError:
             return False
         # A handler of graphs that a program has installed must get the graphs of clients.
-        if not ENGINE_STREAMS.fits(scheduler) or not is_dasks(
+        if not ENGINE_STREAMS.fits(scheduler.send_all) or not is_dasks(
             scheduler.stream_handlers.get(UPDATE_GRAPH)
         ):
             return False

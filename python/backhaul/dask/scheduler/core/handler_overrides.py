@@ -133,7 +133,7 @@ def watch(scheduler: Scheduler) -> StreamHandlers | None:
     if scheduler.stream_comms or scheduler.client_comms:
         return None
     watched = StreamHandlers(handlers)
-    return watched if WATCHED_HANDLERS.install(scheduler, watched) is not None else None
+    return watched if WATCHED_HANDLERS.install(scheduler, {"stream_handlers": watched}) else None
 
 
 class StreamHandlers(dict[str, Callable[..., Any]]):

@@ -21,12 +21,7 @@ from typing import Any, Final
 from distributed import Scheduler
 
 from backhaul._native import SchedulerCore, TaskCalls, TaskGraph
-from backhaul.dask.compat.instance_patches import (
-    GRAPH_STATE,
-    PLACED_BY_MESSAGE,
-    PLACED_BY_REQUEST,
-    PLACED_RESULTS,
-)
+from backhaul.dask.compat.instance_patches import GRAPH_STATE, PLACED_RESULTS
 from backhaul.dask.compat.names import (
     ShuffleSchedulerPlugin,
     Status,
@@ -115,22 +110,21 @@ def install(scheduler: Scheduler) -> bool:
     live = LiveCore(scheduler)
     # Before the first adoption, so that references to `Scheduler.tasks` see the core's tasks later.
     tasks_of(live)
-    replaced = GRAPH_STATE.install(scheduler, live.create)
-    if replaced is not None:
-        live.upstream_create = replaced.original
-        PLACED_RESULTS.install(scheduler, live.update_data)
-        PLACED_BY_REQUEST.install(scheduler.handlers, live.update_data)
-        PLACED_BY_MESSAGE.install(scheduler.stream_handlers, live.update_data)
+    (slot,) = GRAPH_STATE.slots
+    replaced = GRAPH_STATE.install(scheduler, {slot: live.create})
+    if replaced:
+        live.upstream_create = replaced[slot].original
+        PLACED_RESULTS.install(scheduler, dict.fromkeys(PLACED_RESULTS.slots, live.update_data))
         if watched is not None:
             watched.on_change = functools.partial(
                 live.escape, "a handler of streams that is replaced"
             )
-    return replaced is not None
+    return bool(replaced)
 
 
 def installed(scheduler: Scheduler) -> LiveCore | None:
     """Return the `LiveCore` of a scheduler; None if it has none."""
-    method = vars(scheduler).get(str(GRAPH_STATE.attribute))
+    method = vars(scheduler).get(GRAPH_STATE.slots[0])
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, LiveCore) else None
 

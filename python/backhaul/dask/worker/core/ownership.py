@@ -416,7 +416,7 @@ def keeper_for(worker: Worker, line: Any, reporter: Reporter) -> Keeper | None:
         or type(state.tasks) is not KeptTasks
         or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
         or not may_be_guarded(data_of(worker))
-        or not WORKER_CORE.fits(state)
+        or not WORKER_CORE.fits_on(state)
     ):
         return None
     return Keeper(state, line.lock, reporter=reporter)

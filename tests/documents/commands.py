@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -13,16 +14,15 @@ __all__ = ["page"]
 
 HEAD = """# Commands
 
-The output of `--help` of each command; made of the commands themselves, which `tests/documents`
-compares with this page. `backhaul` comes with the package, `dask backhaul` where Dask is installed
-(`pip install 'backhaul[dask]'`, until a release with the wheel of
-[`make wheel`](../first-ten-minutes.md#install)). All of them exit with status 2 where an argument
-is wrong, and say so in at most three lines. The shell completes them once it is
-[told to](../guides/switching.md#several-hosts-from-the-command-line).
-
-| command | what it does |
-|---|---|
+The output of `--help` of each command. `dask backhaul` needs Dask (`pip install 'backhaul[dask]'`,
+until a release with the wheel of [`make wheel`](../first-ten-minutes.md#install)). All of them exit
+with status 2 where an argument is wrong.
+[Completion](../guides/switching.md#several-hosts-from-the-command-line) in the shell has to be
+switched on.
 """
+
+#: Options of every command
+EVERYWHERE = re.compile(r"^  -h, --help +Show this message and exit\.\n?", re.MULTILINE)
 
 #: Characters in a line of a command's help
 WIDTH = 96
@@ -33,15 +33,12 @@ def page() -> str:
     listed = list(commands(backhaul_command, "backhaul")) + list(
         commands(dask_command, "dask backhaul")
     )
-    rows, parts = [], []
+    parts = []
     for context in listed:
-        command = context.command
-        path = context.command_path
-        anchor = path.replace(" ", "-")
-        rows.append(f"| [`{path}`](#{anchor}) | {command.get_short_help_str(limit=200)} |")
-        text = command.get_help(context)
-        parts.append(f"\n## {path}\n\n```text\n{text.strip()}\n```\n")
-    return HEAD + "\n".join(rows) + "\n" + "".join(parts)
+        text = EVERYWHERE.sub("", context.command.get_help(context) + "\n")
+        text = text.replace("\nOptions:\n\n", "\n").strip().removesuffix("\n\nOptions:")
+        parts.append(f"\n## {context.command_path}\n\n```text\n{text}\n```\n")
+    return HEAD + "".join(parts)
 
 
 def commands(

@@ -33,24 +33,28 @@ ALLOWED_ELSEWHERE = {
     "resources": "a mapping of names to counts, amounts, lists of ids, or `all`",
 }
 
+#: Kinds of values in the errors of ``config/settings.py``, and in the page
+KINDS = {
+    "true or false": "boolean",
+    "a size like '64MiB'": "size",
+    "a time like '50us' or '5s'": "time",
+    "a whole number": "integer",
+}
+
 _LINE = re.compile(r"^( *)([a-z-]+): *(.*?)(?: *# (.*))?$")
 
 HEAD = """# Configuration
 
-Every key, with its default and its meaning; made of
-[`backhaul-dask.yaml`](../../python/backhaul/dask/backhaul-dask.yaml), which `tests/documents`
-compares with this page. A key is set like any other key of Dask: in a file below
-`~/.config/dask`, by `dask.config.set` before the cluster starts, or as an environment variable. The
-variable of a key is its name in capitals behind `DASK_`, with `__` in the place of each point and
-`_` in that of each hyphen: `distributed.comm.backhaul.spin` is
-`DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`.
+Every key of
+[`backhaul-dask.yaml`](../../python/backhaul/dask/backhaul-dask.yaml). A key is set in a file below
+`~/.config/dask`, by `dask.config.set` before the cluster starts, or as an environment variable:
+`distributed.comm.backhaul.spin` is `DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`, with `_` for each
+hyphen.
 
-A default of `null` leaves the choice to Backhaul. A value that is not understood raises
-`ValueError` with the key, the value and what is allowed. Values are read when a listener or a comm
-is made, so a change affects what is made after it.
-
-[Tuning](../guides/tuning.md) says which of them are worth a try, and
-[operations](../operations.md) what happens at each limit.
+A size is like `64MiB`, a time like `50us` or `5s`. A default of `null` leaves the choice to
+Backhaul. An invalid value raises `ValueError` with the key, the value and what is allowed. Values
+are read when a listener or a comm is made. See also [tuning](../guides/tuning.md) and
+[limits](../operations.md).
 """
 
 
@@ -128,7 +132,8 @@ def page() -> str:
         if may_be is None:
             assert isinstance(yaml.safe_load(key.default), bool), f"{key.name}: what may it be?"
             may_be = "true or false"
-        rows[section].append(f"| `{last}` | `{key.default}` | {may_be} | {key.meaning} |")
+        kind = KINDS.get(may_be, may_be)
+        rows[section].append(f"| `{last}` | `{key.default}` | {kind} | {key.meaning} |")
     rows["backhaul"] = rows.pop("backhaul")  # last
     parts = [HEAD]
     for section, listed in rows.items():

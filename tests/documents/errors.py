@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 
 from backhaul import errors
 
@@ -10,8 +11,7 @@ __all__ = ["page"]
 
 HEAD = """# Errors
 
-All of Backhaul's own exceptions, in `backhaul` and in `backhaul.errors`; made of that module, which
-`tests/documents` compares with this page. Causes and remedies, message by message:
+All of Backhaul's own exceptions, in `backhaul` and in `backhaul.errors`. Causes and remedies:
 [troubleshooting.md](../guides/troubleshooting.md). The error for each bad input, word for word:
 [outcomes.md](../../tests/bad_inputs/outcomes.md).
 
@@ -22,8 +22,6 @@ Over Dask, a comm raises what Dask promises: `CommClosedError` from reads and wr
 `ValueError` from `connect` and `listen`. `backhaul.ucp` raises UCX-Py's exceptions
 ([from-ucx-py.md](../guides/from-ucx-py.md)).
 
-| error | is also | means |
-|---|---|---|
 """
 
 
@@ -32,13 +30,10 @@ def page() -> str:
     text = inspect.getdoc(errors)
     assert text is not None
     _, _, tree = text.partition("::\n\n")
-    rows = []
-    for name in sorted(errors.__all__):
-        error = getattr(errors, name)
-        bases = [base.__name__ for base in error.__mro__[1:] if base not in (object,)]
-        known = [base for base in bases if base not in ("Exception", "BaseException")]
-        also = ", ".join(f"`{base}`" for base in known)
-        rows.append(f"| `{name}` | {also} | {summary(error)} |")
+    items = (f"- `{name}`: {summary(getattr(errors, name))}" for name in sorted(errors.__all__))
+    rows = [
+        textwrap.fill(item, 100, subsequent_indent="  ", break_on_hyphens=False) for item in items
+    ]
     return HEAD + f"```text\n{inspect.cleandoc(tree)}\n```\n" + MIDDLE + "\n".join(rows) + "\n"
 
 

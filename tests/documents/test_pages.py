@@ -20,6 +20,13 @@ pytestmark = pytest.mark.timeout(WATCHDOG_S + 30)
 #: Pages, and words that their output has
 PAGES = {
     "first-ten-minutes.md": ["sum ", "lanes {'shm'}", "same process"],
+    "tutorials/taxi.md": [
+        "fare_per_km",
+        "array: ",
+        "lanes: ['shm']",
+        "lent_bytes",
+        "links known: ",
+    ],
     "guides/which-lane.md": ["shm", "same host and user"],
     "users/dask-one-machine.md": ["45"],
     "users/python.md": ["[0 2 4 6 8]"],
@@ -55,8 +62,10 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
 
 
 def test_every_new_page_with_python_is_run_here() -> None:
-    """Pages of `users` and the first ten minutes have no code that is not run."""
-    pages = [*(ROOT / "docs" / "users").glob("*.md"), ROOT / "docs" / "first-ten-minutes.md"]
+    """Pages of `users`, tutorials and the first ten minutes have no code that is not run."""
+    docs = ROOT / "docs"
+    folders = [docs / "users", docs / "tutorials"]
+    pages = [docs / "first-ten-minutes.md", *(page for each in folders for page in each.glob("*"))]
     with_code = {
         str(page.relative_to(ROOT / "docs"))
         for page in pages

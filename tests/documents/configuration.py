@@ -41,15 +41,17 @@ KINDS = {
     "a whole number": "integer",
 }
 
+#: How items are broken into lines
+WRAPPED: dict[str, Any] = {"subsequent_indent": "  ", "break_on_hyphens": False}
+
 _LINE = re.compile(r"^( *)([a-z-]+): *(.*?)(?: *# (.*))?$")
 
 HEAD = """# Configuration
 
-Every key of
-[`backhaul-dask.yaml`](../../python/backhaul/dask/backhaul-dask.yaml). A key is set in a file below
-`~/.config/dask`, by `dask.config.set` before the cluster starts, or as an environment variable:
-`distributed.comm.backhaul.spin` is `DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`, with `_` for each
-hyphen.
+Every key of [`backhaul-dask.yaml`](../../python/backhaul/dask/backhaul-dask.yaml): kind of value,
+default, meaning. A key is set in a file below `~/.config/dask`, by `dask.config.set` before the
+cluster starts, or as an environment variable: `distributed.comm.backhaul.spin` is
+`DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`, with `_` for each hyphen.
 
 A size is like `64MiB`, a time like `50us` or `5s`. A default of `null` leaves the choice to
 Backhaul. An invalid value raises `ValueError` with the key, the value and what is allowed. Values
@@ -116,7 +118,7 @@ def allowed() -> dict[str, str]:
 
 
 def page() -> str:
-    """Write the page: a table for each section, in the order of the file."""
+    """Write the page: a list for each section, in the order of the file."""
     said = allowed()
     meanings = {"distributed.comm.backhaul": "", "backhaul": ""}
     rows: dict[str, list[str]] = {name: [] for name in meanings}
@@ -133,7 +135,8 @@ def page() -> str:
             assert isinstance(yaml.safe_load(key.default), bool), f"{key.name}: what may it be?"
             may_be = "true or false"
         kind = KINDS.get(may_be, may_be)
-        rows[section].append(f"| `{last}` | `{key.default}` | {kind} | {key.meaning} |")
+        item = f"- `{last}` ({kind}, `{key.default}`): {key.meaning}"
+        rows[section].append(textwrap.fill(item, 100, **WRAPPED))
     rows["backhaul"] = rows.pop("backhaul")  # last
     parts = [HEAD]
     for section, listed in rows.items():
@@ -141,8 +144,8 @@ def page() -> str:
         parts.append(f"## {below}\n")
         if below != section:
             sentence = ". ".join(filter(None, [f"Below `{section}`", meanings[section]]))
-            parts.append(textwrap.fill(sentence, 100, break_on_hyphens=False) + "\n")
-        parts += ["| key | default | may be | meaning |\n|---|---|---|---|", *listed, ""]
+            parts.append(textwrap.fill(sentence, 100, **WRAPPED).replace("\n  ", "\n") + "\n")
+        parts += [*listed, ""]
     return "\n".join(parts)
 
 

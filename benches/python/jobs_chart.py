@@ -2,19 +2,20 @@
 
 ::
 
-    python -m benches.python.jobs_chart REPORT.json CHART.svg
+    python -m benches.python.jobs_chart REPORT.json CHART.svg [time | cpu | switches | faults]
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["jobs_chart", "main"]
+__all__ = ["MEASURES", "jobs_chart", "main", "median_of"]
 
 _WIDTH, _LEFT, _BAR_MAX = 820, 225, 400
 _TOP, _ROW, _BAR, _BOTTOM = 64, 58, 17, 30
@@ -22,13 +23,44 @@ _TOP, _ROW, _BAR, _BOTTOM = 64, 58, 17, 30
 _COLOURS: Final = {"tcp": "#9aa0a6", "backhaul": "#0072b2"}
 
 
-def jobs_chart(report: Mapping[str, Any]) -> str:
-    """Draw two bars for each job, each as long as its time in relation to that over ``tcp``.
+class _Measure(NamedTuple):
+    """A figure that the report has of each repetition."""
+
+    title: str
+    key: str
+    unit: str
+    #: Word for a figure below that over ``tcp``, and above it
+    below: str
+    above: str
+
+
+MEASURES: Final = {
+    "time": _Measure("Time of whole Dask jobs", "seconds", "s", "as fast", "as slow"),
+    "cpu": _Measure("CPU time of all processes", "cpu_seconds", "s", "less", "more"),
+    "switches": _Measure(
+        "Context switches of all processes", "context_switches", "", "fewer", "more"
+    ),
+    "faults": _Measure("Page faults of all processes", "page_faults", "", "fewer", "more"),
+}
+
+
+def median_of(row: Mapping[str, Any], measure: str) -> float:
+    """Return the median over repetitions of a figure that is summed over all processes."""
+    values = row[MEASURES[measure].key]
+    if isinstance(values, Mapping):
+        values = [sum(each) for each in zip(*values.values(), strict=True)]
+    return float(statistics.median(values))
+
+
+def jobs_chart(report: Mapping[str, Any], measure: str = "time") -> str:
+    """Draw two bars for each job, each as long as its figure in relation to the larger one.
 
     Parameters
     ----------
     report : mapping
         JSON of ``whole-jobs``.
+    measure : str
+        A key of `MEASURES`.
 
     Returns
     -------
@@ -39,14 +71,16 @@ def jobs_chart(report: Mapping[str, Any]) -> str:
     for row in report["rows"]:
         jobs.setdefault(row["case"], {})[row["configuration"]] = row
     height = _TOP + _ROW * len(jobs) + _BOTTOM
-    parts = [_text(16, 26, "Time of whole Dask jobs", "h"), *_legend()]
+    title = MEASURES[measure].title
+    parts = [_text(16, 26, title, "h"), *_legend()]
     for number, (name, rows) in enumerate(jobs.items()):
-        parts += _job(name, rows, _TOP + number * _ROW)
+        medians = {label: median_of(row, measure) for label, row in rows.items()}
+        parts += _job(name, medians, MEASURES[measure], _TOP + number * _ROW)
     parts.append(_text(16, height - 12, _subtitle(report), "s"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13" '
-        'role="img" aria-label="Time of whole Dask jobs over tcp and over backhaul">'
+        f'role="img" aria-label="{title} over tcp and over backhaul">'
         "<style>.h{font-size:17px;font-weight:bold}.s{font-size:11px;fill:#555}"
         ".b{font-weight:bold}</style>"
         f'<rect width="{_WIDTH}" height="{height}" rx="6" fill="#fff"/>'
@@ -55,20 +89,26 @@ def jobs_chart(report: Mapping[str, Any]) -> str:
     )
 
 
-def _job(name: str, rows: Mapping[str, Any], top: int) -> list[str]:
-    slowest = max(row["seconds_median"] for row in rows.values())
+def _job(name: str, medians: Mapping[str, float], measure: _Measure, top: int) -> list[str]:
+    largest = max(medians.values())
     parts = [_text(16, top + _BAR + 4, name)]
     for place, (label, colour) in enumerate(_COLOURS.items()):
-        row, y = rows[label], top + place * (_BAR + 2)
-        width = _BAR_MAX * row["seconds_median"] / slowest
+        median, y = medians[label], top + place * (_BAR + 2)
+        width = _BAR_MAX * median / largest
         parts.append(
             f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
         )
-        said = _seconds(row["seconds_median"])
+        said = _figure(median, measure.unit)
         if place:
-            said += f"  ({row['ratio']:.1f} × as fast)"
+            said += f"  ({_ratio(medians['tcp'] / median, measure)})"
         parts.append(_text(_LEFT + width + 6, y + 13, said, "b" if place else ""))
     return parts
+
+
+def _ratio(ratio: float, measure: _Measure) -> str:
+    if ratio >= 1:
+        return f"{ratio:.1f} × {measure.below}"
+    return f"{1 / ratio:.1f} × {measure.above}"
 
 
 def _legend() -> list[str]:
@@ -89,8 +129,10 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     )
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+def _figure(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:,.0f}"
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
 
 
 def _text(x: float, y: float, text: str, kind: str = "") -> str:
@@ -99,12 +141,13 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw a report; ends with 2 if the arguments are no two paths."""
-    if len(arguments) != 2:
+    """Draw a report; ends with 2 if the arguments are no two paths and a measure."""
+    source, chart, measure = [*arguments, *["", "", "time"][len(arguments) :]][:3]
+    if len(arguments) not in (2, 3) or measure not in MEASURES:
         sys.stderr.write(__doc__ or "")
         return 2
-    report = json.loads(Path(arguments[0]).read_text())
-    Path(arguments[1]).write_text(jobs_chart(report))
+    report = json.loads(Path(source).read_text())
+    Path(chart).write_text(jobs_chart(report, measure))
     return 0
 
 

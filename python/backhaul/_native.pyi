@@ -22,6 +22,7 @@ __all__ = [
     "DeviceBuffer",
     "Endpoint",
     "FairNetwork",
+    "Join",
     "Links",
     "Listener",
     "Lookout",
@@ -478,6 +479,83 @@ def assemble_pieces(
     ValueError
         If a block is inconsistent, or a target has another size than `piece_sizes` says.
     """
+
+@final
+class Join:
+    """Pairs of rows with equal keys of one slot of two frames, in the order of pandas.
+
+    Null equals null, and NaN equals NaN.
+    """
+
+    @staticmethod
+    def of_slot(
+        left: Sequence[Buffer],
+        right: Sequence[Buffer],
+        slot: int,
+        keys: tuple[int, int],
+        keeps_left: bool,
+    ) -> Join:
+        """Join one slot on one column of each frame, without the GIL.
+
+        Parameters
+        ----------
+        left, right : sequence of buffer
+            The blocks of both frames.
+        slot : int
+            The slot.
+        keys : tuple of int
+            The columns with the keys, of one type.
+        keeps_left : bool
+            Whether left rows without a partner are in the result, with a missing right row.
+
+        Raises
+        ------
+        ValueError
+            If a block is inconsistent, or if the types of the keys differ.
+        """
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result."""
+
+    @property
+    def has_missing(self) -> bool:
+        """True if a row of the result has no right row."""
+
+    def text_bytes(self, is_right: bool, column: int) -> int:
+        """Return the bytes of text of a column in the result; 0 if it is no text."""
+
+    def gather(
+        self,
+        left: Sequence[Buffer],
+        right: Sequence[Buffer],
+        columns: Sequence[tuple[bool, int]],
+        targets: Sequence[tuple[Buffer, ...]],
+    ) -> list[int]:
+        """Gather columns of the result from the blocks, without the GIL.
+
+        Where `has_missing`, integers of the right frame are converted to ``float64``, and missing
+        rows are NaN, NaT or null.
+
+        Parameters
+        ----------
+        left, right : sequence of buffer
+            The blocks that were joined.
+        columns : sequence of tuple
+            For each column, whether it is of the right frame, and its number there.
+        targets : sequence of tuple of buffer
+            Memory for each column, as for `assemble_pieces`.
+
+        Returns
+        -------
+        list of int
+            Nulls of each text column; 0 for the others.
+
+        Raises
+        ------
+        ValueError
+            If the blocks are others, or a target has another size than its column.
+        """
 
 def read_piece(descriptor: int, offset: int, size: int, slot: int) -> bytes:
     """Read one slot of a block in a file, without the GIL.

@@ -194,7 +194,8 @@ fn text_piece<'a>(
     }))
 }
 
-fn expect(found: usize, expected: usize) -> Result<(), ExchangeError> {
+/// Checks the size of a target
+pub(crate) fn expect(found: usize, expected: usize) -> Result<(), ExchangeError> {
     if found == expected {
         Ok(())
     } else {

@@ -115,7 +115,7 @@ fn float(value: f64) -> u64 {
 
 /// Finalizer of splitmix64, as `_hash_ndarray` applies it
 #[inline(always)]
-fn mix(mut value: u64) -> u64 {
+pub(crate) fn mix(mut value: u64) -> u64 {
     value ^= value >> 30;
     value = value.wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value ^= value >> 27;
@@ -124,7 +124,7 @@ fn mix(mut value: u64) -> u64 {
 }
 
 /// SipHash-2-4 with the key of pandas
-fn sip(data: &[u8]) -> u64 {
+pub(crate) fn sip(data: &[u8]) -> u64 {
     let (key0, key1) = SIP_KEY;
     let mut state = [
         key0 ^ 0x736f_6d65_7073_6575,

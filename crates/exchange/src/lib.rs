@@ -5,6 +5,7 @@
 //! - [`Partitioning`] maps each row of an input partition to an output partition.
 //! - [`Layout`] and [`Partitioning::write`] group the rows by output partition in one *block*.
 //! - [`Block`] reads a block, and [`assemble`] concatenates the pieces of one output partition.
+//! - [`Join`] joins one output partition of two frames, and gathers the rows from the blocks.
 //! - [`extract`] reads the piece of one output partition of a block that is in a file.
 //!
 //! All functions work on byte slices or read functions of the caller. No I/O, no threads, no Python, no Dask. Blocks
@@ -17,6 +18,7 @@ mod block;
 mod column;
 mod extract;
 mod hash;
+mod join;
 mod partition;
 
 pub use assemble::{Target, assemble, piece_bytes, piece_rows};
@@ -24,6 +26,7 @@ pub use block::{Block, Layout};
 pub use column::{Column, Kind, Text};
 pub use extract::extract;
 pub use hash::hash_rows;
+pub use join::{Join, JoinKind, Side};
 pub use partition::Partitioning;
 
 use thiserror::Error;

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Kind, Partitioning as Assignment, Target, Text, assemble,
-    extract, piece_bytes, piece_rows,
+    Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Partitioning as Assignment, Side,
+    Target, Text, assemble, extract, piece_bytes, piece_rows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -114,23 +114,100 @@ pub(crate) fn assemble_pieces(
     let lengths: Vec<_> = targets.iter().map(Vec::len).collect();
     let targets: Vec<_> = targets.into_iter().flatten().collect();
     let nulls = detached(py, &blocks, &targets, |sources, targets| {
-        let mut slices = targets.into_iter();
-        let mut next = || slices.next().ok_or(ExchangeError::Mismatch);
-        let mut targets = Vec::with_capacity(lengths.len());
-        for length in lengths {
-            targets.push(match length {
-                1 => Target::Fixed(next()?),
-                3 => Target::Text {
-                    offsets: next()?,
-                    validity: next()?,
-                    bytes: next()?,
-                },
-                _ => return Err(ExchangeError::Mismatch),
-            });
-        }
-        assemble(&read(sources)?, slot, &mut targets)
+        assemble(&read(sources)?, slot, &mut targets_of(&lengths, targets)?)
     })?;
     nulls.map_err(value_error)
+}
+
+#[doc = stub_doc!("Join")]
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct Join {
+    pairs: Pairs,
+    text_bytes: [Vec<usize>; 2],
+}
+
+#[pymethods]
+impl Join {
+    #[doc = stub_doc!("Join.of_slot")]
+    #[staticmethod]
+    fn of_slot(
+        py: Python<'_>,
+        left: Vec<Bound<'_, PyAny>>,
+        right: Vec<Bound<'_, PyAny>>,
+        slot: usize,
+        keys: (usize, usize),
+        keeps_left: bool,
+    ) -> PyResult<Self> {
+        let kind = if keeps_left {
+            JoinKind::Left
+        } else {
+            JoinKind::Inner
+        };
+        let lefts = left.len();
+        let blocks: Vec<_> = left.into_iter().chain(right).collect();
+        let made = detached(py, &blocks, &[], |sources, _| {
+            let blocks = read(sources)?;
+            let (left, right) = blocks.split_at(lefts);
+            let pairs = Pairs::new(left, right, slot, keys.0, keys.1, kind)?;
+            let text_bytes = [
+                pairs.text_bytes(Side::Left, left)?,
+                pairs.text_bytes(Side::Right, right)?,
+            ];
+            Ok(Self { pairs, text_bytes })
+        })?;
+        made.map_err(value_error)
+    }
+
+    #[doc = stub_doc!("Join.rows")]
+    #[getter]
+    fn rows(&self) -> usize {
+        self.pairs.rows()
+    }
+
+    #[doc = stub_doc!("Join.has_missing")]
+    #[getter]
+    fn has_missing(&self) -> bool {
+        self.pairs.has_missing()
+    }
+
+    #[doc = stub_doc!("Join.text_bytes")]
+    fn text_bytes(&self, is_right: bool, column: usize) -> usize {
+        let sizes = &self.text_bytes[usize::from(is_right)];
+        sizes.get(column).copied().unwrap_or(0)
+    }
+
+    #[doc = stub_doc!("Join.gather")]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        left: Vec<Bound<'_, PyAny>>,
+        right: Vec<Bound<'_, PyAny>>,
+        columns: Vec<(bool, usize)>,
+        targets: Vec<Vec<Bound<'_, PyAny>>>,
+    ) -> PyResult<Vec<usize>> {
+        let lengths: Vec<_> = targets.iter().map(Vec::len).collect();
+        let targets: Vec<_> = targets.into_iter().flatten().collect();
+        let lefts = left.len();
+        let blocks: Vec<_> = left.into_iter().chain(right).collect();
+        let nulls = detached(py, &blocks, &targets, |sources, targets| {
+            let blocks = read(sources)?;
+            let (left, right) = blocks.split_at(lefts);
+            let mut targets = targets_of(&lengths, targets)?;
+            if targets.len() != columns.len() {
+                return Err(ExchangeError::Mismatch);
+            }
+            let mut nulls = Vec::with_capacity(targets.len());
+            for (&(is_right, column), target) in columns.iter().zip(&mut targets) {
+                nulls.push(if is_right {
+                    self.pairs.gather(Side::Right, right, column, target)?
+                } else {
+                    self.pairs.gather(Side::Left, left, column, target)?
+                });
+            }
+            Ok(nulls)
+        })?;
+        nulls.map_err(value_error)
+    }
 }
 
 #[doc = stub_doc!("read_piece")]
@@ -250,6 +327,28 @@ fn kind_of(name: &str) -> Option<Kind> {
         "text" => Kind::Text,
         _ => return None,
     })
+}
+
+/// Groups buffers into columns: one for values of equal width, three for text
+fn targets_of<'a>(
+    lengths: &[usize],
+    targets: Vec<&'a mut [u8]>,
+) -> Result<Vec<Target<'a>>, ExchangeError> {
+    let mut slices = targets.into_iter();
+    let mut next = || slices.next().ok_or(ExchangeError::Mismatch);
+    let mut found = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        found.push(match length {
+            1 => Target::Fixed(next()?),
+            3 => Target::Text {
+                offsets: next()?,
+                validity: next()?,
+                bytes: next()?,
+            },
+            _ => return Err(ExchangeError::Mismatch),
+        });
+    }
+    Ok(found)
 }
 
 fn read<'a>(sources: &[&'a [u8]]) -> Result<Vec<Block<'a>>, ExchangeError> {

@@ -52,7 +52,7 @@ mod _native {
     #[pymodule_export]
     use crate::endpoint::Endpoint;
     #[pymodule_export]
-    use crate::exchange::{Partitioning, assemble_pieces, piece_sizes, read_piece};
+    use crate::exchange::{Join, Partitioning, assemble_pieces, piece_sizes, read_piece};
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]

@@ -68,6 +68,33 @@ def test_a_name_of_the_columns_is_kept(client: Client, exchanged: list[bool]) ->
     assert exchanged == [True]
 
 
+@pytest.mark.parametrize("source", ["one expression", "several", "persisted"])
+def test_transfers_hash_the_keys(
+    client: Client, exchanged: list[bool], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    from backhaul.dask.exchange import graphs
+
+    unread: list[set[str]] = []
+    original = graphs.unread
+
+    def noted(*arguments: Any) -> set[str]:
+        unread.append(original(*arguments))
+        return unread[-1]
+
+    monkeypatch.setattr(graphs, "unread", noted)
+    pandas = frame()
+    inputs = dd.from_map(lambda number: pandas, range(3), meta=pandas.iloc[:0])
+    if source == "persisted":
+        inputs = client.persist(inputs)
+    elif source == "several":
+        inputs = inputs + 1
+    shuffle = kept(inputs.shuffle("key", npartitions=4, shuffle_method="p2p"))
+    (assigned,) = shuffle.expr.dependencies()
+    assert len(shuffle.compute()) == 120
+    assert exchanged == [True]
+    assert unread == [{assigned._name}]
+
+
 def delayed() -> Any:
     pieces = [dask.delayed(frame)() for _ in range(3)]
     return dd.from_delayed(pieces, meta=frame().iloc[:0])

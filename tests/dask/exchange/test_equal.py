@@ -177,6 +177,23 @@ def test_shuffles_on_each_type_are_equal(parts: Parts, keys: list[str]) -> None:
     check(parts, lambda: collection(pandas, 5).shuffle(keys, npartitions=7, shuffle_method="p2p"))
 
 
+@pytest.mark.parametrize("on", ["index", "index name", "column and index name", "expression"])
+def test_shuffles_on_an_index_or_an_expression_are_equal(parts: Parts, on: str) -> None:
+    pandas = frame(19, 900)[["key", "value_t", "value_i"]]
+
+    def shuffled() -> Any:
+        source = collection(pandas, 4)
+        options: dict[str, dict[str, Any]] = {
+            "index": {"on_index": True},
+            "index name": {"on": "place"},
+            "column and index name": {"on": ["key", "place"]},
+            "expression": {"on": source["key"] % 5},
+        }
+        return source.shuffle(npartitions=5, shuffle_method="p2p", **options[on])
+
+    check(parts, shuffled)
+
+
 @pytest.mark.parametrize("values", ["equal", "null text", "NaN", "NaT"])
 def test_keys_that_are_all_alike_are_equal(parts: Parts, values: str) -> None:
     pandas = frame(13, 300)
@@ -238,7 +255,7 @@ def test_a_part_of_the_outputs_is_equal(parts: Parts) -> None:
     check(parts, lambda: collection(left, 6).shuffle("key", shuffle_method="p2p").partitions[3])
 
 
-@pytest.mark.parametrize("lie", ["type", "index", "text"])
+@pytest.mark.parametrize("lie", ["type", "index", "text", "key"])
 def test_partitions_that_differ_from_their_meta_are_equal(parts: Parts, lie: str) -> None:
     pandas = frame(18, 400)[["key", "value", "value_t", "value_i"]]
     pieces = [pandas[:100], pandas[100:150], pandas[150:]]
@@ -246,8 +263,10 @@ def test_partitions_that_differ_from_their_meta_are_equal(parts: Parts, lie: str
         pieces[1] = pieces[1].astype({"value_i": "f8"})
     elif lie == "index":
         pieces[1].index = pieces[1].index.astype("f8")
-    else:
+    elif lie == "text":
         pieces[1] = pieces[1].astype({"value_t": object})
+    else:
+        pieces[1] = pieces[1].astype({"key": "f4"})
 
     def shuffled() -> Any:
         return dd.from_map(

@@ -13,6 +13,7 @@ from typing import Final
 __all__ = ["DIGESTS"]
 
 DIGESTS: Final[dict[str, tuple[str, ...]]] = {
+    "AssignPartitioningIndex": ("ea3f47847c15",),
     "AsyncProcess.__init__": ("583eeef3aa70",),
     "AsyncProcess._start_threads": ("ca264383c10f",),
     "AsyncProcess._watch_message_queue": ("76cc2cc09a8e",),
@@ -81,6 +82,7 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "Expr.simplify_once": ("4e037dee9fe9",),
     "ExprSequence": ("b40cb7db2036",),
     "FinalizeCompute": ("008b1584c1e9",),
+    "Fused": ("7a71f002e18d",),
     "Future.__del__": ("9243c8eba3d3",),
     "Future.__init__": ("ffc509ce0c25",),
     "Future._bind_late": ("2c3be40691be",),

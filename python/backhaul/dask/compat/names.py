@@ -77,6 +77,7 @@ NAMES: Final[dict[str, str]] = {
     "create_assign_index_merge_transfer": (
         "dask.dataframe.dask_expr._merge:create_assign_index_merge_transfer"
     ),
+    "AssignPartitioningIndex": "dask.dataframe.dask_expr._shuffle:AssignPartitioningIndex",
     "P2PShuffle": "dask.dataframe.dask_expr._shuffle:P2PShuffle",
     "is_numeric_cast_type": "dask.dataframe.dask_expr._shuffle:_is_numeric_cast_type",
     "from_pyarrow_table_dispatch": "dask.dataframe.dispatch:from_pyarrow_table_dispatch",

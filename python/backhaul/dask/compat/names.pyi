@@ -30,6 +30,7 @@ from dask.dataframe.dask_expr._merge import HashJoinP2P as HashJoinP2P
 from dask.dataframe.dask_expr._merge import (
     create_assign_index_merge_transfer as create_assign_index_merge_transfer,
 )
+from dask.dataframe.dask_expr._shuffle import AssignPartitioningIndex as AssignPartitioningIndex
 from dask.dataframe.dask_expr._shuffle import P2PShuffle as P2PShuffle
 from dask.dataframe.dask_expr._shuffle import _is_numeric_cast_type as is_numeric_cast_type
 from dask.dataframe.dask_expr.io.io import FromGraph as FromGraph

@@ -39,7 +39,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Version of blocks and tasks; workers of different versions do not exchange
-VERSION: Final = 2
+VERSION: Final = 3
 SWITCH: Final = "exchange"
 
 #: Module that defines the expressions of P2P; a process that lacks it has none of them
@@ -161,10 +161,13 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             logger.info("The exchange is off: %s", error)
             return original(self)
         view = _look(*noted)
+        layers = {each._name: graphs.exchange_layer(each, view) for each in expressions}
+        unread = graphs.unread(expressions, layers)
         tasks: dict[Any, Any] = {}
         for each in expressions:
-            layer = graphs.exchange_layer(each, view)
-            tasks.update(each._layer() if layer is None else layer)
+            if each._name not in unread:
+                layer = layers[each._name]
+                tasks.update(each._layer() if layer is None else layer)
         return tasks
 
     return __dask_graph__

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
 from backhaul.dask.compat.names import (
+    AssignPartitioningIndex,
+    Fused,
     HashJoinP2P,
     List,
     P2PShuffle,
@@ -17,6 +19,7 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.exchange.cluster import ClusterView
 from backhaul.dask.exchange.columns import Schema, Unsupported, schema_of
+from backhaul.dask.exchange.joins import join_plan
 from backhaul.dask.exchange.tasks import (
     FramePlan,
     MergePlan,
@@ -26,7 +29,7 @@ from backhaul.dask.exchange.tasks import (
     unpack_merge,
 )
 
-__all__ = ["exchange_layer"]
+__all__ = ["exchange_layer", "unread"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,77 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
     return None
 
 
+def unread(expressions: Sequence[Any], layers: Mapping[str, Any]) -> set[str]:
+    """Name the expressions without readers, because transfers hash the keys in their place.
+
+    Parameters
+    ----------
+    expressions : sequence of Expr
+        All expressions of a graph.
+    layers : mapping
+        By the names of these expressions, what `exchange_layer` has returned.
+    """
+
+    def inputs(*, hashes: bool) -> set[str]:
+        return {
+            dependency._name
+            for each in expressions
+            if hashes == (layers[each._name] is not None and _hashed_of(each) is not None)
+            for dependency in each.dependencies()
+        }
+
+    return inputs(hashes=True) - inputs(hashes=False)
+
+
+@dataclass(frozen=True)
+class _Hashed:
+    """The input of a shuffle by a hash, before Dask adds the column of partition numbers.
+
+    Parameters
+    ----------
+    frame : Expr
+        The input without the column.
+    keys : tuple of str or None
+        The columns to hash; None for the index.
+    assignment : tuple
+        Arguments of `AssignPartitioningIndex.operation` after the frame.
+    is_fused : bool
+        Whether the tasks of `frame` are in the graph only if the exchange adds them.
+    """
+
+    frame: Any
+    keys: tuple[str, ...] | None
+    assignment: tuple[Any, ...]
+    is_fused: bool
+
+
+def _hashed_of(expr: Any) -> _Hashed | None:
+    """Find the input of a P2P shuffle by a hash; None if the column has to be there."""
+    if type(expr) is not P2PShuffle:
+        return None
+    fused = expr.frame.exprs if type(expr.frame) is Fused else []
+    assign = fused[0] if fused else expr.frame
+    if type(assign) is not AssignPartitioningIndex or expr.partitioning_index != assign.index_name:
+        return None
+    frame, keys = assign.frame, assign.partitioning_index
+    if frame.ndim != 2 or not isinstance(keys, list):
+        return None
+    if not assign.index_shuffle:
+        is_columns = all(isinstance(key, str) and key in frame._meta.columns for key in keys)
+        if not keys or not is_columns or len(set(keys)) != len(keys):
+            return None
+    assignment = tuple(assign.operands[1:])
+    if fused[1:]:
+        if fused[1]._name != frame._name:
+            return None
+        if fused[2:]:
+            frame = Fused(fused[1:], *expr.frame.dependencies())
+    elif fused:
+        return None
+    hashed = None if assign.index_shuffle else tuple(keys)
+    return _Hashed(frame, hashed, assignment, is_fused=bool(fused))
+
+
 @dataclass(frozen=True)
 class _Side:
     """One frame of an exchange."""
@@ -105,6 +179,7 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         raise Unsupported("there is no column of partition numbers")
     outputs = tuple(expr._partitions) if expr._filtered else tuple(range(partitions))
     token = expr._name.split("-")[-1]
+    hashed = _hashed_of(expr)
     plan = FramePlan(
         token=token,
         meta=meta,
@@ -112,12 +187,15 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         partitions=partitions,
         wanted=_wanted(outputs, partitions),
         number_column=column,
-        keys=(),
+        keys=() if hashed is None else hashed.keys,
         keeps_index=True,
         memory_bytes=cluster.block_bytes,
+        assignment=None if hashed is None else hashed.assignment,
     )
-    side = _Side(token, expr.frame, plan)
+    side = _Side(token, expr.frame if hashed is None else hashed.frame, plan)
     graph: dict[Any, Any] = {}
+    if hashed is not None and hashed.is_fused:
+        graph.update(hashed.frame._layer())
     blocks = side.add_to(graph, bundled=_is_bundled([side], cluster))
     for place, slot in enumerate(_slots(outputs)):
         key = (expr._name, place)
@@ -164,7 +242,9 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         "right_index": expr.right_index,
         "indicator": expr.indicator,
     }
-    plan = MergePlan(left=sides[0].plan, right=sides[1].plan, options=options)
+    left_plan, right_plan = (side.plan for side in sides)
+    join = join_plan(left_plan.schema, right_plan.schema, options)
+    plan = MergePlan(left=left_plan, right=right_plan, options=options, join=join)
     for place, slot in enumerate(_slots(outputs)):
         # Upstream names the tasks by output partition, which consumers of some of them do not.
         key = (expr._name, place)

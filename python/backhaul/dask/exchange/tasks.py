@@ -19,6 +19,7 @@ import pandas as pd
 
 from backhaul._native import Partitioning, assemble_pieces, piece_sizes
 from backhaul.dask.compat.names import (
+    AssignPartitioningIndex,
     convert_shards,
     input_partition_column,
     merge_chunk,
@@ -28,6 +29,7 @@ from backhaul.dask.exchange.block_files import block_store
 from backhaul.dask.exchange.blocks import AnyBlock, Block, Bundle, FileBlock, TableBlock
 from backhaul.dask.exchange.columns import RawColumn, Schema, raw_column
 from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
+from backhaul.dask.exchange.joins import JoinPlan
 
 __all__ = ["FramePlan", "MergePlan", "bundle", "transfer", "unpack", "unpack_merge"]
 
@@ -77,11 +79,14 @@ class FramePlan(_Plan):
     number_column : str or None
         The input column that has the output partition of each row, and is dropped.
     keys : tuple of str or None
-        Where there is no such column: the columns to hash; None for the index.
+        Where the input has no such column: the columns to hash; None for the index.
     keeps_index : bool
         Whether the output needs the index.
     memory_bytes : float
         Memory that the blocks may take in each worker; others are in files.
+    assignment : tuple or None
+        Arguments of `AssignPartitioningIndex.operation` after the frame, which adds the column of
+        partition numbers where the kernels cannot hash; None if the input has the column.
     """
 
     token: str
@@ -93,6 +98,7 @@ class FramePlan(_Plan):
     keys: tuple[str, ...] | None
     keeps_index: bool
     memory_bytes: float
+    assignment: tuple[Any, ...] | None = None
 
     @property
     def slots(self) -> int:
@@ -116,11 +122,14 @@ class MergePlan(_Plan):
         The two frames.
     options : dict
         Arguments of `dask.dataframe.multi.merge_chunk`.
+    join : JoinPlan or None
+        How the kernels merge them; None if pandas does.
     """
 
     left: FramePlan
     right: FramePlan
     options: dict[str, Any]
+    join: JoinPlan | None
 
 
 def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
@@ -143,6 +152,11 @@ def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
     RuntimeError
         If the partition cannot be exchanged, as upstream's P2P raises it.
     """
+    if plan.assignment is not None:
+        if is_native() and plan.schema.fits(frame):
+            with _failing(plan, "transfer"):
+                return _block_of(frame, plan, None) if len(frame) else None
+        frame = AssignPartitioningIndex.operation(frame, *plan.assignment)
     with _failing(plan, "transfer"):
         if set(frame.columns) != set(plan.meta.columns):
             raise ValueError(
@@ -188,6 +202,10 @@ def unpack_merge(
     plan: MergePlan,
 ) -> pd.DataFrame:
     """Make an output partition of a merge; the arguments are those of `unpack` for both frames."""
+    if plan.join is not None:
+        lefts, rights = _native_of(left), _native_of(right)
+        if lefts and rights:
+            return plan.join.merged(lefts, rights, slot)
     return merge_chunk(
         _assembled(left, slot, plan.left), _assembled(right, slot, plan.right), **plan.options
     )
@@ -274,13 +292,20 @@ def _numbers_by_pandas(frame: pd.DataFrame, plan: FramePlan) -> Any:
 def _assembled(blocks: Iterable[AnyBlock | None], slot: int, plan: FramePlan) -> pd.DataFrame:
     """Concatenate the pieces of an output partition."""
     present = [block for block in blocks if block is not None]
-    native = [block for block in present if not isinstance(block, TableBlock)]
-    if len(native) != len(present):
-        return _by_tables(present, slot, plan)
-    if not native:
+    if not present:
         return plan.output_meta()
+    native = _native_of(present)
+    if not native:
+        return _by_tables(present, slot, plan)
     found = _by_kernel(native, slot, plan, keeps_index=plan.keeps_index)
     return plan.output_meta() if found is None else found
+
+
+def _native_of(blocks: Iterable[AnyBlock | None]) -> list[Block | FileBlock]:
+    """List the blocks if the kernels read all of them, or return an empty list."""
+    present = [block for block in blocks if block is not None]
+    native = [block for block in present if not isinstance(block, TableBlock)]
+    return native if len(native) == len(present) else []
 
 
 def _by_kernel(

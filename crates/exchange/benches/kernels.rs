@@ -2,7 +2,9 @@
 
 use std::hint::black_box;
 
-use backhaul_exchange::{Block, Column, Kind, Partitioning, Target, assemble};
+use backhaul_exchange::{
+    Block, Column, Join, JoinKind, Kind, Partitioning, Scratch, Target, assemble,
+};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const ROWS: usize = 2_000_000;
@@ -45,6 +47,10 @@ fn kernels(criterion: &mut Criterion) {
                     .unwrap_or_else(|error| panic!("{error}"));
             });
         });
+        // The filter may leave the scatter out.
+        partitioning
+            .write(&layout, &columns, &mut block)
+            .unwrap_or_else(|error| panic!("{error}"));
         let blocks = [Block::read(&block).unwrap_or_else(|error| panic!("{error}"))];
         let mut targets = vec![[0; 16].repeat(ROWS); 1];
         group.bench_function(format!("assemble, {partitions} partitions"), |bencher| {
@@ -57,6 +63,26 @@ fn kernels(criterion: &mut Criterion) {
                 }
             });
         });
+        let mut scratch = Scratch::default();
+        group.bench_function(
+            format!("join with itself, {partitions} partitions"),
+            |bencher| {
+                bencher.iter(|| {
+                    for slot in 0..partitions {
+                        Join::new(
+                            &blocks,
+                            &blocks,
+                            slot,
+                            [0, 0],
+                            JoinKind::Inner,
+                            &mut scratch,
+                        )
+                        .map(black_box)
+                        .unwrap_or_else(|error| panic!("{error}"));
+                    }
+                });
+            },
+        );
     }
     group.finish();
 }

@@ -4,12 +4,16 @@
 //! each byte is copied once. The order is that of pandas: left rows in their order, and the partners
 //! of a left row in theirs. Null equals null, NaN equals NaN, and zero equals negative zero.
 
-use crate::assemble::{Target, expect};
+use std::ops::Range;
+
+use crate::assemble::{Target, expect, piece_rows};
 use crate::hash::{self, mix};
 use crate::{Block, ExchangeError, Kind, word};
 
 /// Left rows whose first entries are loaded together, so that the loads overlap
-const PROBES: usize = 64;
+const PROBES: usize = 256;
+/// Most bytes that a [`Scratch`] keeps for the next join
+const KEPT_BYTES: usize = 16 << 20;
 /// Entry of the hash table without a row
 const EMPTY: u64 = u64::MAX;
 /// Most rows of one side: rows have four bytes, and the last number is that of [`EMPTY`]
@@ -52,16 +56,19 @@ impl Join {
         left: &[Block<'_>],
         right: &[Block<'_>],
         slot: usize,
-        left_key: usize,
-        right_key: usize,
+        keys: [usize; 2],
         kind: JoinKind,
+        scratch: &mut Scratch,
     ) -> Result<Self, ExchangeError> {
-        let left = Keys::read(left, slot, left_key)?;
-        let right = Keys::read(right, slot, right_key)?;
-        if left.kind.zip(right.kind).is_some_and(|(a, b)| a != b) {
+        let kinds = kind_of(left, keys[0])?.zip(kind_of(right, keys[1])?);
+        if kinds.is_some_and(|(left, right)| left != right) {
             return Err(ExchangeError::Mismatch);
         }
-        Ok(Table::new(&right).probe(&left, kind))
+        let rows = rows_of(left, slot)?;
+        let table = Table::new(right, slot, keys[1], scratch)?;
+        let join = table.probe(left, slot, keys[0], kind, rows);
+        table.return_to(scratch);
+        join
     }
 
     /// Returns the number of rows in the result
@@ -167,10 +174,17 @@ impl RowRef {
     };
 }
 
-/// Keys of one slot of a frame, in order
+/// Memory of a join that the next one uses again, so that the kernel need not map new pages
+#[derive(Debug, Default)]
+pub struct Scratch {
+    bits: Vec<u64>,
+    refs: Vec<RowRef>,
+    entries: Vec<u64>,
+}
+
+/// Keys of rows of a frame, in order
+#[derive(Default)]
 struct Keys<'a> {
-    /// `None` if there is no block
-    kind: Option<Kind>,
     /// Bits of the key; equal keys have equal bits. Hash of a text key
     bits: Vec<u64>,
     /// Text of the key, empty if keys are no text
@@ -179,53 +193,58 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    fn read(blocks: &[Block<'a>], slot: usize, column: usize) -> Result<Self, ExchangeError> {
-        let kind = kind_of(blocks, column)?;
-        let mut rows = 0usize;
-        for block in blocks {
-            rows = rows.saturating_add(block.piece(slot)?.len());
-            for found in [rows, block.rows, blocks.len()] {
-                if found > ROWS_MAX {
-                    return Err(ExchangeError::TooMany {
-                        found,
-                        limit: ROWS_MAX,
-                    });
-                }
-            }
+    fn clear(&mut self) {
+        self.bits.clear();
+        self.text.clear();
+        self.refs.clear();
+    }
+
+    /// Appends the keys of some rows of a block
+    fn read(
+        &mut self,
+        blocks: &[Block<'a>],
+        index: usize,
+        column: usize,
+        rows: Range<usize>,
+    ) -> Result<(), ExchangeError> {
+        let block = &blocks[index];
+        let number = index as u32;
+        self.refs.extend(rows.clone().map(|row| RowRef {
+            block: number,
+            row: row as u32,
+        }));
+        let region = block.regions.get(column).ok_or(ExchangeError::Mismatch)?;
+        if let Some(width) = region.kind.width() {
+            let values = &region.of(block.bytes)[rows.start * width..rows.end * width];
+            push_bits(region.kind, values, &mut self.bits);
+            return Ok(());
         }
-        let mut keys = Self {
-            kind,
-            bits: Vec::with_capacity(rows),
-            text: Vec::new(),
-            refs: Vec::with_capacity(rows),
-        };
-        for (index, block) in blocks.iter().enumerate() {
-            let piece = block.piece(slot)?;
-            let block_number = index as u32;
-            keys.refs.extend(piece.clone().map(|row| RowRef {
-                block: block_number,
-                row: row as u32,
-            }));
-            let region = block.regions.get(column).ok_or(ExchangeError::Mismatch)?;
-            if region.kind == Kind::Text {
-                let text = TextColumn::new(block, column)?;
-                for row in piece {
-                    let value = text.value(row)?;
-                    keys.bits.push(value.map_or(0, hash::sip));
-                    keys.text.push(value);
-                }
-            } else {
-                let width = region.kind.width().ok_or(ExchangeError::Mismatch)?;
-                let values = &region.of(block.bytes)[piece.start * width..piece.end * width];
-                push_bits(region.kind, values, &mut keys.bits);
-            }
+        let text = TextColumn::new(block, column)?;
+        for row in rows {
+            let value = text.value(row)?;
+            self.bits.push(value.map_or(0, hash::sip));
+            self.text.push(value);
         }
-        Ok(keys)
+        Ok(())
     }
 
     fn text(&self, row: usize) -> Option<&'a [u8]> {
         self.text.get(row).copied().flatten()
     }
+}
+
+/// Returns the rows of one slot of a frame, if they can be numbered
+fn rows_of(blocks: &[Block<'_>], slot: usize) -> Result<usize, ExchangeError> {
+    let rows = piece_rows(blocks, slot)?;
+    let largest = blocks.iter().map(|block| block.rows).max().unwrap_or(0);
+    let found = rows.max(largest).max(blocks.len());
+    if found > ROWS_MAX {
+        return Err(ExchangeError::TooMany {
+            found,
+            limit: ROWS_MAX,
+        });
+    }
+    Ok(rows)
 }
 
 /// Appends the bits of numbers, so that equal numbers have equal bits
@@ -259,44 +278,65 @@ fn float_bits(value: f64) -> u64 {
 }
 
 /// Hash table of the right rows: open addressing, one entry for each distinct key
-struct Table<'k, 'a> {
-    keys: &'k Keys<'a>,
+struct Table<'a> {
+    keys: Keys<'a>,
     /// High half of the hash, then the first row with the key; or [`EMPTY`]
     entries: Vec<u64>,
     /// Next row with the same key, for each row; empty if keys are unique
     next: Vec<u32>,
 }
 
-impl<'k, 'a> Table<'k, 'a> {
-    fn new(keys: &'k Keys<'a>) -> Self {
-        let rows = keys.bits.len();
+impl<'a> Table<'a> {
+    fn new(
+        blocks: &[Block<'a>],
+        slot: usize,
+        column: usize,
+        scratch: &mut Scratch,
+    ) -> Result<Self, ExchangeError> {
+        let rows = rows_of(blocks, slot)?;
         let mut table = Self {
-            keys,
-            entries: vec![EMPTY; (rows * 2).next_power_of_two().max(2)],
+            keys: Keys {
+                bits: std::mem::take(&mut scratch.bits),
+                text: Vec::new(),
+                refs: std::mem::take(&mut scratch.refs),
+            },
+            entries: std::mem::take(&mut scratch.entries),
             next: Vec::new(),
         };
+        table.keys.clear();
+        table.keys.bits.reserve(rows);
+        table.keys.refs.reserve(rows);
+        for (index, block) in blocks.iter().enumerate() {
+            table.keys.read(blocks, index, column, block.piece(slot)?)?;
+        }
+        table.entries.clear();
+        let places = (rows * 2).next_power_of_two().max(2);
+        table.entries.resize(places, EMPTY);
         // Backwards, so that the chain of a key is ascending
         for row in (0..rows).rev() {
-            let hash = mix(keys.bits[row]);
-            let entry = with_tag(hash, row as u64);
-            let mut place = table.place(hash);
-            loop {
-                let found = table.entries[place];
-                if found == EMPTY {
-                    break;
-                }
-                if table.is_same(found, hash, keys, row) {
-                    if table.next.is_empty() {
-                        table.next.resize(rows, u32::MAX);
-                    }
-                    table.next[row] = found as u32;
-                    break;
-                }
-                place = (place + 1) & (table.entries.len() - 1);
-            }
-            table.entries[place] = entry;
+            table.insert(row);
         }
-        table
+        Ok(table)
+    }
+
+    fn insert(&mut self, row: usize) {
+        let hash = mix(self.keys.bits[row]);
+        let mut place = self.place(hash);
+        loop {
+            let found = self.entries[place];
+            if found == EMPTY {
+                break;
+            }
+            if self.is_same(found, hash, &self.keys, row) {
+                if self.next.is_empty() {
+                    self.next.resize(self.keys.bits.len(), u32::MAX);
+                }
+                self.next[row] = found as u32;
+                break;
+            }
+            place = (place + 1) & (self.entries.len() - 1);
+        }
+        self.entries[place] = (hash >> 32 << 32) | row as u64;
     }
 
     /// Returns the first place of a hash. The high half is the tag, so that the low half is used
@@ -313,26 +353,38 @@ impl<'k, 'a> Table<'k, 'a> {
             && self.keys.text(first) == keys.text(row)
     }
 
-    fn probe(&self, left: &Keys<'_>, kind: JoinKind) -> Join {
+    fn probe(
+        &self,
+        blocks: &[Block<'_>],
+        slot: usize,
+        column: usize,
+        kind: JoinKind,
+        rows: usize,
+    ) -> Result<Join, ExchangeError> {
         let mut join = Join {
-            left: Vec::with_capacity(left.bits.len()),
-            right: Vec::with_capacity(left.bits.len()),
+            left: Vec::with_capacity(rows),
+            right: Vec::with_capacity(rows),
             has_missing: false,
         };
+        let mut keys = Keys::default();
         let mut hashes = [0u64; PROBES];
         let mut entries = [EMPTY; PROBES];
-        for (chunk, bits) in left.bits.chunks(PROBES).enumerate() {
-            for ((hash, entry), &bits) in hashes.iter_mut().zip(&mut entries).zip(bits) {
-                *hash = mix(bits);
-                *entry = self.entries[self.place(*hash)];
-            }
-            for index in 0..bits.len() {
-                let row = chunk * PROBES + index;
-                let found = self.find(entries[index], hashes[index], left, row);
-                self.push(&mut join, left.refs[row], found, kind);
+        for (index, block) in blocks.iter().enumerate() {
+            let piece = block.piece(slot)?;
+            for start in piece.clone().step_by(PROBES) {
+                keys.clear();
+                keys.read(blocks, index, column, start..piece.end.min(start + PROBES))?;
+                for ((hash, entry), &bits) in hashes.iter_mut().zip(&mut entries).zip(&keys.bits) {
+                    *hash = mix(bits);
+                    *entry = self.entries[self.place(*hash)];
+                }
+                for (row, &left) in keys.refs.iter().enumerate() {
+                    let found = self.find(entries[row], hashes[row], &keys, row);
+                    self.push(&mut join, left, found, kind);
+                }
             }
         }
-        join
+        Ok(join)
     }
 
     /// Returns the first right row with the key of a left row, given the first entry of its hash
@@ -368,11 +420,16 @@ impl<'k, 'a> Table<'k, 'a> {
             row = self.next.get(row).map_or(usize::MAX, |&next| next as usize);
         }
     }
-}
 
-/// Combines the tag of a hash and a row
-fn with_tag(hash: u64, row: u64) -> u64 {
-    (hash >> 32 << 32) | row
+    /// Keeps the memory for the next join, unless there is much of it
+    fn return_to(self, scratch: &mut Scratch) {
+        let bytes = 8 * (self.keys.bits.capacity() + self.keys.refs.capacity());
+        if bytes + 8 * self.entries.capacity() <= KEPT_BYTES {
+            scratch.bits = self.keys.bits;
+            scratch.refs = self.keys.refs;
+            scratch.entries = self.entries;
+        }
+    }
 }
 
 /// Returns the kind of a column; `None` if there is no block

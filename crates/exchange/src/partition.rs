@@ -39,9 +39,15 @@ impl Partitioning {
         let slots = Slots::new(rows, partitions, wanted)?;
         let divisor = Divisor::new(partitions as u64);
         let mut positions = vec![DROPPED; rows];
+        let wants_all = slots.of_partition.is_empty() && partitions > 0;
         hash_rows(keys, rows, |first, hashes| {
             for (slot, &hash) in positions[first..].iter_mut().zip(hashes) {
-                *slot = slots.of(divisor.remainder(hash));
+                *slot = divisor.remainder(hash) as u32;
+            }
+            if !wants_all {
+                for slot in &mut positions[first..first + hashes.len()] {
+                    *slot = slots.of((*slot).into());
+                }
             }
         })?;
         Ok(slots.finish(positions))
@@ -290,7 +296,7 @@ impl Slots {
 
 /// Divisor of many 64-bit numbers
 ///
-/// The estimate `n * floor(2^64 / d) >> 64` of a quotient is too small by two at most.
+/// The estimate `n * floor((2^64 - 1) / d) >> 64` of a quotient is too small by one at most.
 #[derive(Clone, Copy)]
 struct Divisor {
     divisor: u64,
@@ -309,11 +315,10 @@ impl Divisor {
     #[inline(always)]
     fn remainder(self, number: u64) -> u64 {
         let quotient = (u128::from(number) * u128::from(self.reciprocal)) >> 64;
-        let mut left = number.wrapping_sub((quotient as u64).wrapping_mul(self.divisor));
-        while left >= self.divisor {
-            left -= self.divisor;
-        }
-        left
+        let left = number.wrapping_sub((quotient as u64).wrapping_mul(self.divisor));
+        // A branch would be mispredicted for half of the numbers.
+        let less = left.wrapping_sub(self.divisor);
+        std::hint::select_unpredictable(left >= self.divisor, less, left)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Joins against a naive model: a loop over all pairs of rows
 
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Join, JoinKind, Kind, Partitioning, Side, Target, Text,
+    Block, Column, ExchangeError, Join, JoinKind, Kind, Partitioning, Scratch, Side, Target, Text,
 };
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn joined(
 ) -> Result<Pairs, ExchangeError> {
     let (left, right) = (read(left)?, read(right)?);
     let key = key as usize;
-    let join = Join::new(&left, &right, 1, key, key, kind)?;
+    let join = Join::new(&left, &right, 1, [key; 2], kind, &mut Scratch::default())?;
     let found = gather(&join, Side::Left, &left)?;
     let partners = gather(&join, Side::Right, &right)?;
     let (numbers, _) = found.numbers.as_chunks::<2>();
@@ -181,8 +181,22 @@ proptest! {
 fn keys_of_different_types_are_refused() {
     let block = block_of(&vec![(1, None)]);
     let blocks = [Block::read(&block).expect("a valid block")];
-    let found = Join::new(&blocks, &blocks, 1, 0, 1, JoinKind::Inner);
+    let found = Join::new(
+        &blocks,
+        &blocks,
+        1,
+        [0, 1],
+        JoinKind::Inner,
+        &mut Scratch::default(),
+    );
     assert_eq!(found.map(|_| ()), Err(ExchangeError::Mismatch));
-    let found = Join::new(&blocks, &blocks, 1, 0, 2, JoinKind::Inner);
+    let found = Join::new(
+        &blocks,
+        &blocks,
+        1,
+        [0, 2],
+        JoinKind::Inner,
+        &mut Scratch::default(),
+    );
     assert_eq!(found.map(|_| ()), Err(ExchangeError::Mismatch));
 }

@@ -1,12 +1,13 @@
 //! Kernels of the exchange for Python: converts, and calls `backhaul_exchange` without the GIL
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Partitioning as Assignment, Side,
-    Target, Text, assemble, extract, piece_bytes, piece_rows,
+    Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Partitioning as Assignment,
+    Scratch, Side, Target, Text, assemble, extract, piece_bytes, piece_rows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -119,6 +120,11 @@ pub(crate) fn assemble_pieces(
     nulls.map_err(value_error)
 }
 
+thread_local! {
+    /// Memory that the joins of a thread use one after the other
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 #[doc = stub_doc!("Join")]
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Join {
@@ -148,7 +154,9 @@ impl Join {
         let made = detached(py, &blocks, &[], |sources, _| {
             let blocks = read(sources)?;
             let (left, right) = blocks.split_at(lefts);
-            let pairs = Pairs::new(left, right, slot, keys.0, keys.1, kind)?;
+            let keys = [keys.0, keys.1];
+            let pairs = SCRATCH
+                .with_borrow_mut(|scratch| Pairs::new(left, right, slot, keys, kind, scratch))?;
             let text_bytes = [
                 pairs.text_bytes(Side::Left, left)?,
                 pairs.text_bytes(Side::Right, right)?,

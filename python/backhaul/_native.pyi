@@ -318,10 +318,10 @@ class MemoryWatch:
 
     A thread without Python looks at an interval, until the object is dropped. The thread bounds the
     arena by the memory that the rest of the process leaves of the limit, keeps freed blocks only
-    below the peak of the use within `window_s`, below `target_bytes` and while the host has memory,
-    and writes the result into a file in memory, ``backhaul-memory`` among the descriptors of the
-    process: the time of the look (`time.monotonic_ns`), the resident bytes, and how many of these
-    do not count, as three integers of 64 bits.
+    below the peak of the use within `window_s` and while the host has memory, and writes the result
+    into a file in memory, ``backhaul-memory`` among the descriptors of the process: the time of the
+    look (`time.monotonic_ns`), the resident bytes, and how many of these do not count, as three
+    integers of 64 bits.
 
     Parameters
     ----------
@@ -336,8 +336,6 @@ class MemoryWatch:
         Times in seconds, the latter between two looks.
     limit_bytes : int, optional
         Bound on the memory of the process, with freed blocks, in bytes.
-    target_bytes : int, optional
-        Memory of the process above which it keeps no freed blocks, in bytes.
 
     Raises
     ------
@@ -356,7 +354,6 @@ class MemoryWatch:
         idle_s: float,
         interval_s: float,
         limit_bytes: int | None = None,
-        target_bytes: int | None = None,
     ) -> MemoryWatch: ...
     def look(self) -> tuple[int, int]:
         """Look now, as the thread does.

@@ -109,6 +109,8 @@ OURS = {
     "resource_pools/machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     # Counts of mapped and stored pages, by inode
     "worker/memory.py": {"mapped", "stored"},
+    # A result in our file, and buffers
+    "worker/spill_file.py": {"found", "spilled", "left"},
     "observe/matrix.py": {"by_name", "cell", "found", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
     "client/futures.py": {"future", "known", "refcount", "state"},

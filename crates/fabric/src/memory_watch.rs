@@ -41,8 +41,6 @@ const SHORTAGE_INTERVAL: Duration = Duration::from_millis(500);
 pub struct MemoryWatchConfig {
     /// Bound on the counted and the cached memory of the process; `usize::MAX` for none
     pub limit_bytes: usize,
-    /// Memory of the process above which it keeps no free blocks; `usize::MAX` for none
-    pub target_bytes: usize,
     /// Free blocks that stay whatever the demand is, until none is taken for `idle`
     pub kept_bytes: usize,
     /// Time for which a peak of the use counts as demand
@@ -101,7 +99,7 @@ impl MemoryWatch {
             arena: arena.clone(),
             config,
             retention: Mutex::new(Retention::new(RetentionConfig {
-                target_bytes: config.target_bytes,
+                limit_bytes: config.limit_bytes,
                 floor_bytes: config.kept_bytes,
                 window: config.window,
                 idle: config.idle,
@@ -361,7 +359,6 @@ mod tests {
     fn config(limit_bytes: usize) -> MemoryWatchConfig {
         MemoryWatchConfig {
             limit_bytes,
-            target_bytes: usize::MAX,
             kept_bytes: usize::MAX,
             window: Duration::from_secs(3600),
             idle: Duration::from_secs(3600),

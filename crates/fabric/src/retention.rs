@@ -8,8 +8,7 @@
 //!    blocks never make the process larger than its use has made it lately;
 //! 2. up to the bytes that were taken within that time: a process that allocates little reuses
 //!    little;
-//! 3. below [`RetentionConfig::target_bytes`] of the whole process, at which its owner begins to
-//!    move data out of memory;
+//! 3. below [`RetentionConfig::limit_bytes`] of the whole process;
 //! 4. while the host has memory.
 //!
 //! A floor is exempt from 1 and 2, until nothing has been taken for
@@ -24,7 +23,7 @@ use backhaul_shm::arena::{Demand, Kept};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetentionConfig {
     /// Memory of the process above which it keeps no free blocks; `usize::MAX` for none
-    pub(crate) target_bytes: usize,
+    pub(crate) limit_bytes: usize,
     /// Free blocks that are kept whatever the demand is
     pub(crate) floor_bytes: usize,
     /// Time for which a peak counts as demand
@@ -98,7 +97,7 @@ impl Retention {
         }
         let left_bytes = self
             .config
-            .target_bytes
+            .limit_bytes
             .saturating_sub(outside_bytes)
             .saturating_sub(used_bytes);
         if is_host_short || left_bytes == 0 {
@@ -144,10 +143,10 @@ mod tests {
     }
 
     impl Simulated {
-        fn new(target_bytes: usize) -> Self {
+        fn new(limit_bytes: usize) -> Self {
             Self {
                 retention: Retention::new(RetentionConfig {
-                    target_bytes,
+                    limit_bytes,
                     floor_bytes: 16 * MIB,
                     window: Duration::from_secs(1),
                     idle: Duration::from_secs(10),
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn free_blocks_go_before_the_target_is_reached() {
+    fn free_blocks_go_before_the_limit_is_reached() {
         let mut process = Simulated::new(400 * MIB);
         assert_eq!(process.look(200, 50, 500), (200, 16));
         assert_eq!(process.look(250, 250, 200), (250, 16));

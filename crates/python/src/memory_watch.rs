@@ -19,7 +19,7 @@ pub(crate) struct MemoryWatch {
 impl MemoryWatch {
     #[new]
     #[pyo3(signature = (
-        arena, *, kept_bytes, window_s, idle_s, interval_s, limit_bytes = None, target_bytes = None
+        arena, *, kept_bytes, window_s, idle_s, interval_s, limit_bytes = None
     ))]
     fn new(
         arena: &Arena,
@@ -28,18 +28,15 @@ impl MemoryWatch {
         idle_s: f64,
         interval_s: f64,
         limit_bytes: Option<Bound<'_, PyAny>>,
-        target_bytes: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = MemoryWatchConfig {
             limit_bytes: usize::MAX,
-            target_bytes: usize::MAX,
             kept_bytes: arguments::count("kept_bytes", kept_bytes)?,
             window: seconds(window_s),
             idle: seconds(idle_s),
             interval: seconds(interval_s),
         };
         arguments::set(&mut config.limit_bytes, "limit_bytes", limit_bytes)?;
-        arguments::set(&mut config.target_bytes, "target_bytes", target_bytes)?;
         let watch = backhaul::MemoryWatch::start(&arena.arena, config)?;
         Ok(Self { watch })
     }

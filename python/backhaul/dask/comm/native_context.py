@@ -46,7 +46,7 @@ _arena: Arena | None = None
 #: Gives idle blocks of the arena back in every process: a client, a scheduler, a worker.
 _watch: MemoryWatch | None = None
 #: The limit of `_watch`, once the process has a worker
-_bound: tuple[int | None, int | None] | None = None
+_bound: tuple[int | None] | None = None
 _contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
@@ -108,7 +108,7 @@ def memory_watch() -> MemoryWatch | None:
     return _watch
 
 
-def bound_memory(settings: Settings, limit_bytes: int | None, target_bytes: int | None) -> None:
+def bound_memory(settings: Settings, limit_bytes: int | None) -> None:
     """Let the watch of this process look as often as workers need, and heed their limit.
 
     A process has one watch, however many workers have closed in it: a watch is a thread and a
@@ -120,23 +120,17 @@ def bound_memory(settings: Settings, limit_bytes: int | None, target_bytes: int 
         The configuration.
     limit_bytes : int, optional
         Bound on the memory of the process: beyond it the arena hands out no blocks.
-    target_bytes : int, optional
-        Memory of the process above which the arena keeps no free blocks.
     """
     global _bound, _watch
-    bound = (limit_bytes, target_bytes)
     with _lock:
-        if _arena is not None and _bound != bound:
-            watch = _started(_arena, settings, _WORKER_INTERVAL_S, bound)
+        if _arena is not None and _bound != (limit_bytes,):
+            watch = _started(_arena, settings, _WORKER_INTERVAL_S, limit_bytes)
             if watch is not None:
-                _watch, _bound = watch, bound
+                _watch, _bound = watch, (limit_bytes,)
 
 
 def _started(
-    arena: Arena,
-    settings: Settings,
-    interval_s: float,
-    bound: tuple[int | None, int | None] = (None, None),
+    arena: Arena, settings: Settings, interval_s: float, limit_bytes: int | None = None
 ) -> MemoryWatch | None:
     """Start a watch over the memory of this process; None if the system gives no thread."""
     try:
@@ -146,8 +140,7 @@ def _started(
             window_s=_WINDOW_S,
             idle_s=_IDLE_S,
             interval_s=interval_s,
-            limit_bytes=bound[0],
-            target_bytes=bound[1],
+            limit_bytes=limit_bytes,
         )
     except OSError as error:
         logger.warning("Freed blocks of the arena are not given back when they are idle: %s", error)

@@ -192,6 +192,7 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "SpansSchedulerExtension": ("059b6ca15081", "1d18c22cac03"),
     "SpillBuffer": ("88f70284d7e7",),
     "SpillBuffer.evict": ("fafa028afaea",),
+    "SpillSlow": ("9eec35f5198e",),
     "StateMachineEvent": ("83b21006c517",),
     "SystemMonitor.get_process_memory": ("060eac5e7ceb",),
     "Task.__call__": ("6e1c26997439",),

@@ -41,6 +41,7 @@ __all__ = [
     "SCHEDULER_RESULTS",
     "SHARED_STREAM",
     "STORE_CLASS",
+    "STORE_FILE",
     "STORE_LOCK",
     "STREAM_CLASS",
     "SUBMISSIONS",
@@ -252,6 +253,14 @@ STORE_CLASS: Final = InstancePatch(
         "zict:Cache",
         "InsertionSortedSet",
     ),
+)
+
+#: The files of the results that it spills: `backhaul.dask.worker.spill_file`
+STORE_FILE: Final = InstancePatch(
+    shown="Worker.data.slow",
+    without="each spilled result has a file",
+    slots=("data",),
+    read=("SpillSlow", "SpillBuffer", "zict:Buffer", "zict:Cache"),
 )
 
 #: The locks of that store
@@ -478,6 +487,7 @@ INSTANCE_PATCHES: Final = (
     CLIENT_RESULTS,
     GRAPH_STATE,
     STORE_CLASS,
+    STORE_FILE,
     STORE_LOCK,
     WORKER_CORE,
     PLACED_RESULTS,

@@ -184,6 +184,7 @@ NAMES: Final[dict[str, str]] = {
     "SpanMetadata": "distributed.spans:SpanMetadata",
     "SpansSchedulerExtension": "distributed.spans:SpansSchedulerExtension",
     "SpillBuffer": "distributed.spill:SpillBuffer",
+    "SpillSlow": "distributed.spill:Slow",
     "WorkStealing": "distributed.stealing:WorkStealing",
     "fast_tasks": "distributed.stealing:fast_tasks",
     "SystemMonitor": "distributed.system_monitor:SystemMonitor",

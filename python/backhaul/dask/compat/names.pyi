@@ -138,6 +138,7 @@ from distributed.shuffle._shuffle import split_by_worker as split_by_worker
 from distributed.sizeof import safe_sizeof as safe_sizeof
 from distributed.spans import SpanMetadata as SpanMetadata
 from distributed.spans import SpansSchedulerExtension as SpansSchedulerExtension
+from distributed.spill import Slow as SpillSlow
 from distributed.spill import SpillBuffer as SpillBuffer
 from distributed.stealing import WorkStealing as WorkStealing
 from distributed.stealing import fast_tasks as fast_tasks
@@ -201,6 +202,7 @@ __all__ = [
     "HLGExprGroup",
     "HLGExprSequence",
     "MapExpr",
+    "SpillSlow",
     "WorkerStateMachine",
     "WorkerTaskState",
     "by_value_modules",

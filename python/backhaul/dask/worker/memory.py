@@ -30,7 +30,7 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
-from typing import Any, Literal
+from typing import Any
 
 from distributed import Nanny, Status, Worker
 
@@ -81,7 +81,7 @@ def install(worker: Worker) -> None:
         return
     if "get_process_memory" not in vars(worker.monitor):
         _workers.add(worker)
-        bound_memory(settings, _least(_spill_bytes), _least(_target_bytes))
+        bound_memory(settings, _spill_bytes_min())
         if memory_watch() is not None:
             WORKER_MEMORY.install(worker.monitor, {"get_process_memory": _worker_memory_bytes})
     _choose_handler(arena if settings.allocate else None)
@@ -216,31 +216,19 @@ def _worker_memory_bytes() -> int:
     return process_memory_bytes(watch) if watch else _status_bytes("self", b"VmRSS:")[0]
 
 
-def _least(bound: Callable[[Worker], int | None]) -> int | None:
-    """Find the least bound of this process's workers; None if they have none."""
+def _spill_bytes_min() -> int | None:
+    """Find the least `_spill_bytes` of this process's workers; None if they have none."""
     ended = (Status.closing, Status.closed, Status.failed)
-    bounds = (bound(worker) for worker in list(_workers) if worker.status not in ended)
+    bounds = (_spill_bytes(worker) for worker in list(_workers) if worker.status not in ended)
     return min((nbytes for nbytes in bounds if nbytes is not None), default=None)
 
 
 def _spill_bytes(worker: Worker) -> int | None:
     """Memory above which Dask does something about it; None if it never does."""
     manager = worker.memory_manager
-    return _share_bytes(worker, manager.memory_spill_fraction, manager.memory_pause_fraction)
-
-
-def _target_bytes(worker: Worker) -> int | None:
-    """Memory above which a worker keeps no free blocks: before Dask writes results to disk."""
-    manager = worker.memory_manager
-    spill, pause = manager.memory_spill_fraction, manager.memory_pause_fraction
-    return _share_bytes(worker, manager.memory_target_fraction, spill, pause)
-
-
-def _share_bytes(worker: Worker, *fractions: float | Literal[False]) -> int | None:
-    """Find the least of some shares of a worker's memory limit; None without a limit."""
-    limit_bytes = worker.memory_manager.memory_limit
-    shares = [share for share in fractions if share is not False]
-    return int(limit_bytes * min(shares, default=1)) if limit_bytes else None
+    shares = (manager.memory_spill_fraction, manager.memory_pause_fraction)
+    least = min((share for share in shares if share is not False), default=1)
+    return int(manager.memory_limit * least) if manager.memory_limit else None
 
 
 def _status_bytes(pid: int | str, *names: bytes) -> list[int]:

@@ -42,7 +42,9 @@ __all__ = [
     "TaskCalls",
     "TaskGraph",
     "Tls",
+    "WindowPolicy",
     "WorkerCore",
+    "WorkerLoad",
     "__version__",
     "arena_of_numpy_handler",
     "assemble_pieces",
@@ -1735,6 +1737,125 @@ class FairNetwork:
         """Take out the flows that have ended by now; return their numbers."""
 
 @final
+class WorkerLoad:
+    """Room of a worker, and the tasks in flight to it by prefix; internal.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of the worker.
+    memory_limit : int
+        Memory that it may use, in bytes; 0 if that is not limited.
+    used_bytes : float
+        Memory in use there.
+    tasks : dict of str to int
+        Tasks that were sent and are not known to have ended, by prefix.
+    """
+
+    def __new__(
+        cls, *, threads: int, memory_limit: int, used_bytes: float, tasks: dict[str, int]
+    ) -> WorkerLoad: ...
+
+@final
+class WindowPolicy:
+    """Policy of the in-flight window: how many tasks a worker is sent ahead of time; internal.
+
+    Parameters
+    ----------
+    seconds : float
+        Expected work for each thread, in seconds.
+    tasks_per_thread : float
+        Most tasks for each thread, however short.
+    memory_share : float
+        Share of its free memory that expected results may take.
+    memory_budget_bytes : float
+        The same in bytes, for a worker whose memory is not limited.
+    saturation : float
+        ``distributed.scheduler.worker-saturation``.
+    """
+
+    def __new__(
+        cls,
+        *,
+        seconds: float,
+        tasks_per_thread: float,
+        memory_share: float,
+        memory_budget_bytes: float,
+        saturation: float,
+    ) -> WindowPolicy: ...
+    def learned(self) -> tuple[list[tuple[str, float, float]], list[tuple[str, int]]]:
+        """Return the expected seconds and bytes by prefix, and the finished tasks by group."""
+
+    def replace(
+        self, expectations: list[tuple[str, float, float]], confirmed: list[tuple[str, int]]
+    ) -> None:
+        """Replace what was learned by the same of another window."""
+
+    def observe(
+        self, group: str, prefix: str, seconds: float, nbytes: float, *, patiently: bool = False
+    ) -> bool:
+        """Learn from a finished task; tell whether the expectation last acted on was wrong.
+
+        Parameters
+        ----------
+        group, prefix : str
+            Of the task.
+        seconds : float
+            Its duration, in seconds.
+        nbytes : float
+            Size of its result, in bytes.
+        patiently : bool, default False
+            Wait for several long tasks in a row, because a few may have waited for a CPU.
+        """
+
+    def is_low(self, worker: str, tasks: int) -> bool:
+        """Tell whether a worker has so few tasks in flight that it is filled again."""
+
+    def note_filled(self, worker: str, tasks: int, threads: int) -> None:
+        """Note how many tasks a worker has in flight after it was filled."""
+
+    def room(
+        self,
+        group: str,
+        prefix: str,
+        worker: WorkerLoad,
+        *,
+        duration_s: float,
+        queued: int,
+        threads_all: float,
+    ) -> int:
+        """Return how many more tasks of a group to send to a worker now.
+
+        Parameters
+        ----------
+        group, prefix : str
+            Of the task at the front of the queue.
+        worker : WorkerLoad
+            The worker.
+        duration_s : float
+            Upstream's expected duration of the prefix; negative if upstream has forgotten it.
+        queued : int
+            Tasks that wait for a worker.
+        threads_all : float
+            Threads of the cluster.
+        """
+
+    def excess(self, prefix: str, workers: list[WorkerLoad]) -> list[int]:
+        """Return how many tasks of a prefix to take back from each worker.
+
+        0 where so few are too many that it is not worth the requests.
+        """
+
+    def set_memory(self, worker: str, bytes: float) -> None:
+        """Note how much memory a worker uses, for `refill` and `has_too_many`."""
+
+    def refill(self, core: SchedulerCore, worker: str, stimulus: str, now_s: float) -> None:
+        """Fill a worker of a core if it is down to the limit at which it is filled again."""
+
+    def has_too_many(self, core: SchedulerCore, prefix: str) -> bool:
+        """Tell whether a worker of a core has so many tasks that it is worth to take some back."""
+
+@final
 class SchedulerStreams:
     """The streams of a scheduler, handled on the engine's thread, without Python; internal.
 
@@ -2268,12 +2389,6 @@ class SchedulerCore:
     def worker_bytes(self, address: str) -> int:
         """Add up the bytes of the results that a worker holds."""
 
-    def in_flight(self, address: str) -> int:
-        """Count the tasks that a worker has and that have not left their thread."""
-
-    def in_flight_by_prefix(self, address: str) -> list[tuple[str, int]]:
-        """Count the same by name of their prefix."""
-
     def holders_of(self, key: str) -> list[str]:
         """List the addresses of the workers that hold a result."""
 
@@ -2319,19 +2434,6 @@ class SchedulerCore:
 
     def may_balance(self) -> bool:
         """Tell whether one worker is idle while another has too much."""
-
-    def front(self, address: str) -> tuple[str, str, float, int] | None:
-        """Look at the queued task that goes next to a worker, before that is idle.
-
-        Returns
-        -------
-        tuple of str, str, float and int, or None
-            Its group, its prefix, the seconds that such a task takes (negative if not known), and
-            how many tasks are queued.
-        """
-
-    def fill(self, stimulus: str, now_s: float, address: str, tasks_max: int) -> int:
-        """Send a worker queued tasks of one group, ahead of the limit; return how many."""
 
     def note_forgotten(self, note: bool) -> None:
         """Begin to note which tasks are forgotten, or stop."""

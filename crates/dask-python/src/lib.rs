@@ -31,6 +31,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scheduler::Core>()?;
     module.add_class::<scheduler::TaskCalls>()?;
     module.add_class::<scheduler::TaskGraph>()?;
+    module.add_class::<scheduler::WindowPolicy>()?;
+    module.add_class::<scheduler::WorkerLoad>()?;
     module.add_class::<worker::Core>()?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;

@@ -115,21 +115,21 @@ impl SchedulerStreams {
 
     #[doc = stub_doc!("SchedulerStreams.expect")]
     fn expect(&self, prefix: &str, seconds: f64, nbytes: f64) {
-        if let Some((mut window, _)) = self.0.core().window() {
+        if let Some((window, _)) = self.0.core().window() {
             window.expect(prefix, Expectation::new(seconds, nbytes));
         }
     }
 
     #[doc = stub_doc!("SchedulerStreams.confirm")]
     fn confirm(&self, group: &str, tasks: u64) {
-        if let Some((mut window, _)) = self.0.core().window() {
+        if let Some((window, _)) = self.0.core().window() {
             window.confirm(group, tasks);
         }
     }
 
     #[doc = stub_doc!("SchedulerStreams.set_memory")]
     fn set_memory(&self, worker: &str, bytes: f64) {
-        if let Some((mut window, _)) = self.0.core().window() {
+        if let Some((window, _)) = self.0.core().window() {
             window.set_memory(worker, bytes);
         }
     }
@@ -138,13 +138,13 @@ impl SchedulerStreams {
     fn observe(&self, group: &str, prefix: &str, seconds: f64, nbytes: f64) -> bool {
         let mut core = self.0.core();
         let window = core.window();
-        window.is_some_and(|(mut window, _)| window.observe(group, prefix, seconds, nbytes))
+        window.is_some_and(|(window, _)| window.observe_patiently(group, prefix, seconds, nbytes))
     }
 
     #[doc = stub_doc!("SchedulerStreams.refill")]
     fn refill(&self, worker: &str, stimulus: &str, now_s: f64) -> PyResult<()> {
         let mut core = self.0.core();
-        let Some((mut window, core)) = core.window() else {
+        let Some((window, core)) = core.window() else {
             return Ok(());
         };
         let refilled = window.refill(core, worker, &Arc::from(stimulus), now_s);
@@ -155,7 +155,7 @@ impl SchedulerStreams {
     fn has_too_many(&self, prefix: &str) -> bool {
         let mut core = self.0.core();
         let window = core.window();
-        window.is_some_and(|(mut window, core)| window.check_excess(core, prefix))
+        window.is_some_and(|(window, core)| window.check_excess(core, prefix))
     }
 
     #[doc = stub_doc!("SchedulerStreams.notes")]

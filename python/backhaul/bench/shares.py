@@ -94,7 +94,7 @@ _RULES = [
         ),
         (
             "state machine",
-            r"\(backhaul/dask/(?:scheduler/(?:window|saturation|window_recall|submissions|inline_results)"
+            r"\(backhaul/dask/(?:scheduler/(?:window|window_recall|submissions|inline_results)"
             r"|worker/(?:finished_message|early_execution|local_queue|instructions|inline_results)"
             r"|worker/(?:event_makers|state_checks)"
             r"|client/(?:state_event|result_cache|blocking_gather|blocking_wait|thread_wait)"

@@ -428,7 +428,7 @@ def made_core(workers: int, tasks: int) -> SchedulerCore:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_window_is_that_of_python_number_for_number(seed: int) -> None:
+def test_the_window_without_the_engine_is_that_of_the_engine_number_for_number(seed: int) -> None:
     chance = random.Random(seed)
     limits = work_in_hand_limits()
     assert limits is not None

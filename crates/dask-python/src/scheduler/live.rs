@@ -1,7 +1,5 @@
 //! Questions of a running scheduler between events, one method each.
 
-use std::sync::Arc;
-
 use backhaul_dask::scheduler::{Container, GroupView};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,9 +20,6 @@ type Replicated = (
     Vec<String>,
     Vec<(String, Option<String>)>,
 );
-
-/// Group, prefix, seconds that a task of the prefix takes, and how many are queued
-type Front = (String, String, f64, usize);
 
 /// Groups that were dropped, each as a dict
 ///
@@ -87,20 +82,6 @@ impl Core {
         self.core().worker_bytes(address).map_err(refusal)
     }
 
-    #[doc = stub_doc!("SchedulerCore.in_flight")]
-    fn in_flight(&self, address: &str) -> PyResult<usize> {
-        self.core().in_flight(address).map_err(refusal)
-    }
-
-    #[doc = stub_doc!("SchedulerCore.in_flight_by_prefix")]
-    fn in_flight_by_prefix(&self, address: &str) -> PyResult<Vec<(String, i64)>> {
-        let counts = self.core().in_flight_by_prefix(address).map_err(refusal)?;
-        let counts = counts.into_iter();
-        Ok(counts
-            .map(|(name, count)| (name.to_string(), count))
-            .collect())
-    }
-
     #[doc = stub_doc!("SchedulerCore.holders_of")]
     fn holders_of(&self, key: &str) -> Vec<String> {
         let holders = self.core().holders_of(key.as_bytes());
@@ -151,23 +132,6 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.may_balance")]
     fn may_balance(&self) -> bool {
         self.core().may_balance()
-    }
-
-    #[doc = stub_doc!("SchedulerCore.front")]
-    fn front(&self, address: &str) -> PyResult<Option<Front>> {
-        let front = self.core().front(address).map_err(refusal)?;
-        Ok(front.map(|front| {
-            let (group, prefix) = (front.group.to_string(), front.prefix.to_string());
-            (group, prefix, front.duration_s, front.queued)
-        }))
-    }
-
-    #[doc = stub_doc!("SchedulerCore.fill")]
-    fn fill(&self, stimulus: &str, now_s: f64, address: &str, tasks_max: usize) -> PyResult<usize> {
-        let stimulus = Arc::from(stimulus);
-        self.core()
-            .fill(address, tasks_max, &stimulus, now_s)
-            .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.note_forgotten")]

@@ -14,10 +14,12 @@ mod room;
 mod stealing;
 mod task_graph;
 mod views;
+mod window;
 
 pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
 pub(crate) use task_graph::TaskGraph;
+pub(crate) use window::{WindowPolicy, WorkerLoad};
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -33,8 +33,7 @@ pub use outgoing::{Batch, Frames};
 use peers::Peer;
 pub use peers::{PeerId, PeerKind};
 pub use specs::whole as whole_spec;
-use window::Window;
-pub use window::{Expectation, WindowLimits, WindowState};
+pub use window::{Expectation, InFlight, Window, WindowLimits};
 
 /// A core, and the messages from and to its peers
 #[derive(Debug)]
@@ -245,9 +244,9 @@ impl HotCore {
     }
 
     /// The window of the workers, if it is ours, and the core that it is of
-    pub fn window(&mut self) -> Option<(WindowState<'_>, &mut SchedulerCore)> {
+    pub fn window(&mut self) -> Option<(&mut Window, &mut SchedulerCore)> {
         let window = self.streams.as_mut()?.window.as_mut()?;
-        Some((window.state(), &mut self.core))
+        Some((window, &mut self.core))
     }
 }
 
@@ -393,7 +392,7 @@ impl Streams {
             if let Some(window) = &mut self.window {
                 let seconds = finished.compute_s();
                 let nbytes = finished.nbytes as f64;
-                if window.observe(&running.group, &running.prefix, seconds, nbytes) {
+                if window.observe_patiently(&running.group, &running.prefix, seconds, nbytes) {
                     surprise = Some(Arc::clone(&running.prefix));
                 }
             }

@@ -230,20 +230,6 @@ class WindowLimits:
     memory_share: float
     memory_budget_bytes: int
 
-    def budget_bytes(self, *, memory_limit_bytes: int, memory_used_bytes: int) -> float:
-        """Bytes that the outputs of the tasks in flight may take on one worker.
-
-        Parameters
-        ----------
-        memory_limit_bytes : int
-            Memory of the worker; 0 if not limited.
-        memory_used_bytes : int
-            Memory in use there.
-        """
-        if not memory_limit_bytes:
-            return self.memory_budget_bytes
-        return self.memory_share * max(0, memory_limit_bytes - memory_used_bytes)
-
 
 def work_in_hand_limits() -> WindowLimits | None:
     """Read how far the in-flight window of a worker opens; None if that is left to upstream.

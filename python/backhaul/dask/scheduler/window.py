@@ -1,11 +1,12 @@
-"""The in-flight window of each worker: queued tasks that are sent before they are needed.
+"""In-flight window of each worker: queued tasks that are sent before they are needed.
 
 The scheduler holds root tasks back in a queue and gives a worker 1.1 times as many as it has
-threads, so each short task waits for a round trip. `install` lets it send more, several at once:
-whenever a worker is down to half of what it was sent, it is filled up to what `saturation` allows.
-All that upstream's queue does stays as it is, and comes first; what is sent here comes on top.
+threads, so each short task waits for a round trip. `install` lets the scheduler send more, several
+in one step: whenever a worker is down to half of what it was sent, it is filled up to the limit of
+the policy, which is in Rust (`backhaul._native.WindowPolicy`). Upstream's queue stays as it is, and
+comes first; these tasks come on top.
 
-Tasks that were sent on a wrong guess are stolen back: see `window_recall`.
+Tasks that were sent because of a wrong expectation are stolen back: see `window_recall`.
 """
 
 from __future__ import annotations
@@ -15,29 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler
 
+from backhaul._native import WindowPolicy, WorkerLoad
 from backhaul.dask.compat.instance_patches import WINDOW
 from backhaul.dask.compat.names import TaskGroup, TaskState, WorkerState
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.config.settings import WindowLimits, work_in_hand_limits
-from backhaul.dask.scheduler.saturation import (
-    Expectation,
-    InFlight,
-    excess_tasks,
-    floor_tasks,
-    room_tasks,
-)
 from backhaul.dask.scheduler.window_recall import StealBack
 
 if TYPE_CHECKING:
     from backhaul.dask.placement.root_plan import RootPlan
 
-__all__ = ["UPSTREAM_SATURATION", "InFlightWindow", "install", "installed", "uninstall"]
+__all__ = [
+    "UPSTREAM_SATURATION",
+    "InFlightWindow",
+    "compute_seconds",
+    "install",
+    "installed",
+    "uninstall",
+]
 
 #: The default of ``distributed.scheduler.worker-saturation``. Another value was chosen by someone.
 UPSTREAM_SATURATION = 1.1
-
-#: Groups whose finished tasks are counted; when there are more, all counts start again.
-GROUPS_MAX = 10_000
 
 
 def install(scheduler: Scheduler) -> bool:
@@ -98,6 +97,11 @@ class InFlightWindow:
     limits : WindowLimits
         How far the window of a worker opens.
 
+    Attributes
+    ----------
+    policy : backhaul._native.WindowPolicy
+        The expectations, and the limit of each worker that follows.
+
     Notes
     -----
     Two things are replaced on the instance: the handler of ``task-finished``, which calls
@@ -109,14 +113,15 @@ class InFlightWindow:
     def __init__(self, scheduler: Scheduler, limits: WindowLimits) -> None:
         self.scheduler = scheduler
         self.limits = limits
-        #: By name of the prefix
-        self.expectations: dict[str, Expectation] = {}
-        #: Tasks that have finished, by name of the group
-        self.confirmed: dict[str, int] = {}
-        #: A worker is filled again when it has no more tasks in flight than this; by address
-        self.low_tasks: dict[str, int] = {}
+        self.policy = WindowPolicy(
+            seconds=limits.seconds,
+            tasks_per_thread=limits.tasks_per_thread,
+            memory_share=limits.memory_share,
+            memory_budget_bytes=limits.memory_budget_bytes,
+            saturation=scheduler.WORKER_SATURATION,
+        )
         self.steal_back = StealBack(scheduler)
-        #: Who is to run which queued task, if that is planned
+        #: Plan of the worker of each queued task, if there is one
         self.roots: RootPlan | None = None
         self._target: WorkerState | None = None
         self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
@@ -163,12 +168,14 @@ class InFlightWindow:
         if ts is None or ws is None or ts.processing_on is not ws:
             self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
             return
-        surprised = self.observe(ts.group.name, ts.prefix.name, message)
+        surprised = self.policy.observe(
+            str(ts.group.name), ts.prefix.name, compute_seconds(message), message["nbytes"] or 0
+        )
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
         if surprised:
             self.give_back(ts.prefix.name)
         tasks = len(ws.processing) - len(ws.long_running)
-        if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
+        if scheduler.queued and self.policy.is_low(worker, tasks):
             self.fill(ws, stimulus_id)
 
     def fill(self, ws: WorkerState, stimulus_id: str) -> int:
@@ -212,42 +219,8 @@ class InFlightWindow:
             # As `Scheduler.transitions` after each: here one message for all of them.
             scheduler.send_all(client_msgs, worker_msgs)
         tasks = len(ws.processing) - len(ws.long_running)
-        self.note_filled(ws.address, max(tasks // 2, self._floor_tasks(ws)))
+        self.policy.note_filled(ws.address, tasks, ws.nthreads)
         return sent
-
-    def learn_anew(self, expectations: dict[str, Expectation], confirmed: dict[str, int]) -> None:
-        """Take over what was learned where others have filled the workers meanwhile."""
-        self.expectations = expectations
-        self.confirmed = confirmed
-
-    def note_filled(self, worker: str, low_tasks: int) -> None:
-        """Note how few tasks a worker may have in flight before it is filled again."""
-        workers = self.scheduler.workers
-        if len(self.low_tasks) > 2 * len(workers):
-            self.low_tasks = {
-                worker: low for worker, low in self.low_tasks.items() if worker in workers
-            }
-        self.low_tasks[worker] = low_tasks
-
-    def nothing_in_flight(self, ws: WorkerState) -> InFlight:
-        """Say what a worker has room for, before what is in flight is counted."""
-        used_bytes = max(ws.metrics.get("memory", 0), ws.nbytes)
-        return InFlight(
-            threads=max(1, ws.nthreads),
-            budget_bytes=self.limits.budget_bytes(
-                memory_limit_bytes=ws.memory_limit, memory_used_bytes=used_bytes
-            ),
-        )
-
-    def in_flight(self, ws: WorkerState) -> InFlight | None:
-        """Sum up what is in flight to a worker; None if it is not known what that will take."""
-        in_flight = self.nothing_in_flight(ws)
-        for prefix, tasks in ws.task_prefix_count.items():
-            expectation = self.expectations.get(prefix)
-            if expectation is None:
-                return None
-            in_flight.add(tasks, expectation)
-        return in_flight
 
     def _front(self, ws: WorkerState) -> TaskState | None:
         """Look at the queued task that a worker is to be sent next, before it is idle."""
@@ -256,68 +229,46 @@ class InFlightWindow:
         queued = self.scheduler.queued
         return queued.peek() if queued else None
 
-    def observe(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
-        """Learn from a task that ended, and return whether what we thought of it was wrong."""
-        seconds = 0.0
-        for startstop in message["startstops"]:
-            if startstop["action"] == "compute":
-                seconds += startstop["stop"] - startstop["start"]
-        confirmed = self.confirmed.get(group)
-        if confirmed is None:
-            confirmed = 0
-            if len(self.confirmed) >= GROUPS_MAX:
-                self.confirmed.clear()
-        self.confirmed[group] = confirmed + 1
-        nbytes = message["nbytes"] or 0
-        expectation = self.expectations.get(prefix)
-        if expectation is None:
-            self.expectations[prefix] = Expectation(seconds, nbytes)
-            return False
-        return expectation.observe(seconds, nbytes)
-
     def _room(self, ws: WorkerState, group: TaskGroup) -> int:
-        """Room for tasks of the group at the front of the queue."""
-        confirmed = self.confirmed.get(group.name, 0)
-        expectation = self.expectations.get(group.prefix.name)
-        # A negative average: upstream has forgotten it, as a task has been running for far
-        # longer than that.
-        if expectation is None or not confirmed or group.prefix.duration_average < 0:
-            return 0
-        in_flight = self.in_flight(ws)
-        if in_flight is None:
-            return 0
-        expectation.act()
-        return room_tasks(
-            self.limits,
-            in_flight,
-            expectation,
-            floor_tasks=self._floor_tasks(ws),
-            confirmed=confirmed,
+        """Return the room for tasks of the group at the front of the queue."""
+        return self.policy.room(
+            str(group.name),
+            group.prefix.name,
+            _load(ws),
+            duration_s=group.prefix.duration_average,
             queued=len(self.scheduler.queued),
             threads_all=self.scheduler.total_nthreads,
         )
 
     def give_back(self, prefix: str) -> None:
         """Steal tasks of one kind back from every worker that has too many."""
-        expectation = self.expectations[prefix]
-        expectation.act()
-        for ws in self.scheduler.workers.values():
-            floor = self._floor_tasks(ws)
-            if ws.task_prefix_count.get(prefix, 0) <= floor:
-                continue
-            in_flight = self.in_flight(ws)
-            if in_flight is None:
-                continue
-            excess = excess_tasks(self.limits, in_flight, expectation, floor_tasks=floor)
-            if excess:
-                self.steal_back.ask(ws, prefix, excess)
+        workers = [ws for ws in self.scheduler.workers.values() if prefix in ws.task_prefix_count]
+        excess = self.policy.excess(prefix, list(map(_load, workers)))
+        for ws, tasks in zip(workers, excess, strict=True):
+            if tasks:
+                self.steal_back.ask(ws, prefix, tasks)
 
-    def _floor_tasks(self, ws: WorkerState) -> int:
-        return floor_tasks(ws.nthreads, self.scheduler.WORKER_SATURATION)
+
+def _load(ws: WorkerState) -> WorkerLoad:
+    """Return what a worker has room for, and the tasks in flight to it."""
+    return WorkerLoad(
+        threads=ws.nthreads,
+        memory_limit=ws.memory_limit,
+        used_bytes=max(ws.metrics.get("memory", 0), ws.nbytes),
+        tasks=ws.task_prefix_count,
+    )
+
+
+def compute_seconds(message: dict[str, Any]) -> float:
+    """Return how long a task ran by its worker's report, in seconds."""
+    return sum(
+        (one["stop"] - one["start"] for one in message["startstops"] if one["action"] == "compute"),
+        0.0,
+    )
 
 
 def installed(scheduler: Scheduler) -> InFlightWindow | None:
-    """Get what keeps the workers of a scheduler filled; None if nothing does."""
+    """Return the window that keeps the workers of a scheduler filled; None if there is none."""
     method = vars(scheduler).get("decide_worker_rootish_queuing_enabled")
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, InFlightWindow) else None

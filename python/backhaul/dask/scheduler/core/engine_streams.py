@@ -27,8 +27,8 @@ from backhaul.dask.compat.names import Pickled
 from backhaul.dask.compat.operations import UPDATE_GRAPH
 from backhaul.dask.compat.patching import is_dasks
 from backhaul.dask.scheduler.core.submissions import note_collisions, note_submission
-from backhaul.dask.scheduler.core.window import CoreWindow, compute_seconds
-from backhaul.dask.scheduler.saturation import Expectation
+from backhaul.dask.scheduler.core.window import CoreWindow
+from backhaul.dask.scheduler.window import compute_seconds
 from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT
 
 if TYPE_CHECKING:
@@ -104,12 +104,11 @@ class EngineStreams:
         self.is_active = True
         if window is not None:
             self._window = window.upstream
-            for prefix, one in self._window.expectations.items():
-                self._native.expect(prefix, one.seconds, one.nbytes)
-            for group, tasks in self._window.confirmed.items():
-                # The core has no tasks of other groups.
-                if type(group) is str:
-                    self._native.confirm(group, tasks)
+            expectations, confirmed = self._window.policy.learned()
+            for prefix, seconds, nbytes in expectations:
+                self._native.expect(prefix, seconds, nbytes)
+            for group, tasks in confirmed:
+                self._native.confirm(group, tasks)
             live.fill_by(EngineWindow(live, self._window, self._native))
             for address, ws in scheduler.workers.items():
                 self.note_memory(address, ws.metrics)
@@ -145,13 +144,7 @@ class EngineStreams:
             stream = self._peers[peer][1]
             _send_held(stream, [frames])
         if self._window is not None:
-            self._window.learn_anew(
-                {
-                    prefix: Expectation(seconds, nbytes)
-                    for prefix, seconds, nbytes in left["expectations"]
-                },
-                dict(left["confirmed"]),
-            )
+            self._window.policy.replace(left["expectations"], left["confirmed"])
             live.fill_by(CoreWindow(live, self._window))
         live.note_handled(left["counts"])
         self._peers.clear()

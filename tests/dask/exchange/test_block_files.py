@@ -18,7 +18,7 @@ from distributed import Client, wait
 from backhaul.dask.compat.names import SpillBuffer
 from backhaul.dask.exchange import cluster
 from tests.dask.exchange.conftest import Parts, kept
-from tests.dask.exchange.test_equal import check, collection, frame
+from tests.dask.exchange.test_equal import arrow_frame, check, collection, frame
 
 dd = pytest.importorskip("dask.dataframe")
 pytest.importorskip("pyarrow")
@@ -53,15 +53,22 @@ def open_files(dask_worker: Any) -> int:
     return sum(link.startswith(directory) and link.endswith("(deleted)") for link in links)
 
 
-def test_merges_by_files_are_equal(parts: Parts, no_memory: None) -> None:
+@pytest.mark.parametrize("how", ["inner", "outer"])
+def test_merges_by_files_are_equal(parts: Parts, no_memory: None, how: str) -> None:
     left, right = frame(21, 3000), frame(22, 2000, "other")
 
     def merged() -> Any:
         return collection(left, 10).merge(
-            collection(right, 3), on="key", how="outer", shuffle_method="p2p", broadcast=False
+            collection(right, 3), on="key", how=how, shuffle_method="p2p", broadcast=False
         )
 
     check(parts, merged)
+
+
+def test_arrow_tables_in_files_are_equal(parts: Parts, no_memory: None) -> None:
+    pandas = arrow_frame(25, 500)
+    shuffled = lambda: collection(pandas, 4).shuffle("key", npartitions=9, shuffle_method="p2p")  # noqa: E731
+    check(parts, shuffled)
 
 
 def test_partitions_that_differ_from_their_meta_are_equal(parts: Parts, no_memory: None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dask
 from tests.dask.exchange.conftest import Parts
 
 dd = pytest.importorskip("dask.dataframe")
@@ -211,6 +212,78 @@ def test_keys_that_are_all_alike_are_equal(parts: Parts, values: str) -> None:
         )
 
     check(parts, merged)
+
+
+def arrow_frame(seed: int, rows: int, name: str = "value") -> Any:
+    """Make a frame of types that Arrow exchanges."""
+    random = np.random.default_rng(seed)
+    numbers = random.integers(0, 40, rows)
+    is_null = random.random(rows) < 0.2
+    words = np.array(["x", "yy", "\N{SNOWMAN}", ""])[numbers % 4]
+    found = pd.DataFrame(
+        {
+            "key": numbers,
+            f"{name}_category": pd.Categorical(words),
+            f"{name}_numbers": pd.Categorical(numbers % 3),
+            f"{name}_Int64": pd.array(numbers, "Int64"),
+            f"{name}_Float64": pd.array(numbers / 8, "Float64"),
+            f"{name}_boolean": pd.array(numbers > 20, "boolean"),
+            f"{name}_string": pd.array(words, "string"),
+            f"{name}_int32": pd.array(numbers, "int32[pyarrow]"),
+            f"{name}_large": pd.array(words, "large_string[pyarrow]"),
+            f"{name}_object": pd.Series(words, dtype=object),
+        },
+        index=pd.Index(random.permutation(rows), name="place"),
+    )
+    for column in found.columns[3:]:
+        found[column] = found[column].mask(is_null)
+    return found
+
+
+@pytest.mark.parametrize("key", ["Int64", "category", "object"])
+def test_merges_of_arrow_tables_are_equal(parts: Parts, key: str) -> None:
+    left, right = arrow_frame(30, 300), arrow_frame(31, 60, "other")
+
+    def merged() -> Any:
+        return collection(left, 3).merge(
+            collection(right, 2),
+            left_on=f"value_{key}",
+            right_on=f"other_{key}",
+            shuffle_method="p2p",
+            broadcast=False,
+        )
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        check(parts, merged)
+
+
+def test_shuffles_of_arrow_tables_are_equal(parts: Parts) -> None:
+    pandas = arrow_frame(33, 300)
+    with dask.config.set({"dataframe.convert-string": False}):
+        check(parts, lambda: collection(pandas, 3).shuffle("value_object", shuffle_method="p2p"))
+
+
+def test_categories_that_differ_by_partition_are_joined(parts: Parts) -> None:
+    pandas = arrow_frame(32, 300)[["key", "value_category"]]
+    pieces = [pandas[start : start + 100].copy() for start in (0, 100, 200)]
+    for number, piece in enumerate(pieces):
+        words = piece["value_category"].astype(str) + str(number)
+        piece["value_category"] = words.astype(object).astype("category")
+    meta = pieces[0].iloc[:0]
+
+    def shuffled() -> Any:
+        return dd.from_map(lambda number: pieces[number], range(3), meta=meta).shuffle(
+            "key", npartitions=4, shuffle_method="p2p"
+        )
+
+    expected = parts(shuffled(), by_exchange=False)
+    found = parts(shuffled(), by_exchange=True)
+    for ours, upstreams in zip(found, expected, strict=True):
+        # The order of upstream's categories is that in which parts arrive.
+        pd.testing.assert_frame_equal(ours, upstreams, check_categorical=False)
+        assert set(ours["value_category"].cat.categories) == set(
+            upstreams["value_category"].cat.categories
+        )
 
 
 def test_set_index_and_sort_values_are_equal(parts: Parts) -> None:

@@ -104,6 +104,24 @@ class BlockFile:
         """
         return read_piece(self.descriptor, offset, nbytes, slot)
 
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Read bytes of a block.
+
+        Raises
+        ------
+        OSError
+            If the file is shorter.
+        """
+        parts = []
+        while nbytes:
+            part = os.pread(self.descriptor, nbytes, offset)
+            if not part:
+                raise OSError("a file of blocks is truncated")
+            parts.append(part)
+            offset += len(part)
+            nbytes -= len(part)
+        return b"".join(parts)
+
 
 def open_file(pid: int, descriptor: int, name: bytes) -> BlockFile:
     """Open a file of another process, unless this process has it already.

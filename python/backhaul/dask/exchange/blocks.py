@@ -1,9 +1,9 @@
 """Data of an exchange: blocks of input partitions, and bundles of all blocks of a frame.
 
 A block has all columns and offsets of an input partition in one array, so that pickling it costs
-one buffer, which is lent to other workers of the host. A `FileBlock` takes the place of a block
-where a worker has no memory for one, and a `TableBlock` where a partition is not of the types that
-its frame announces.
+one buffer, which is lent to other workers of the host. A `TableBlock` takes the place of a block
+where the kernels do not support the types of a partition. A `FileBlock` and a `TableFileBlock` are
+those of a worker that has no memory for them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import os
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
 from dask.sizeof import sizeof
 
 from backhaul.dask.exchange.block_files import BlockFile, open_file
 
-__all__ = ["AnyBlock", "Block", "Bundle", "FileBlock", "TableBlock"]
+__all__ = ["AnyBlock", "Block", "Bundle", "FileBlock", "TableBlock", "TableFileBlock"]
 
 #: Bytes of the objects around a block
 _OBJECT_BYTES = 400
@@ -128,8 +130,72 @@ class TableBlock:
         return self.table.slice(start, int(self.offsets[slot + 1]) - start)
 
 
+class TableFileBlock:
+    """Arrow tables in a file, one stream for each slot.
+
+    Parameters
+    ----------
+    file : BlockFile
+        The file.
+    places : ndarray of int64
+        First byte of each slot, then the end.
+    """
+
+    __slots__ = ("_file", "_places")
+
+    #: As for `FileBlock`
+    stays_in_memory = True
+
+    def __init__(self, file: BlockFile, places: Any) -> None:
+        self._file = file
+        self._places = places
+
+    @classmethod
+    def write(cls, block: TableBlock, file: BlockFile) -> TableFileBlock:
+        """Write a block to a file.
+
+        Raises
+        ------
+        OSError
+            If the disk is full.
+        """
+        sink = pa.BufferOutputStream()
+        places = [0]
+        for slot in range(len(block.offsets) - 1):
+            piece = block.piece(slot)
+            if len(piece):
+                with pa.ipc.new_stream(sink, piece.schema) as writer:
+                    writer.write_table(piece)
+            places.append(sink.tell())
+        start = file.append(memoryview(sink.getvalue()))
+        return cls(file, np.array(places) + start)
+
+    def piece(self, slot: int) -> Any:
+        """Read the rows of one slot; None if there is none."""
+        start, end = self._places[slot : slot + 2].tolist()
+        if start == end:
+            return None
+        with pa.ipc.open_stream(self._file.read(start, end - start)) as reader:
+            return reader.read_all()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        file = self._file
+        return _opened_tables, (os.getpid(), file.descriptor, file.name, self._places)
+
+    def __sizeof__(self) -> int:
+        return _OBJECT_BYTES + int(self._places.nbytes)
+
+    def is_made_here(self) -> bool:
+        """Tell that the objects around the block count in each process."""
+        return True
+
+
+def _opened_tables(pid: int, descriptor: int, name: bytes, places: Any) -> TableFileBlock:
+    return TableFileBlock(open_file(pid, descriptor, name), places)
+
+
 #: Rows of one input partition, wherever they are
-AnyBlock: TypeAlias = Block | FileBlock | TableBlock
+AnyBlock: TypeAlias = Block | FileBlock | TableBlock | TableFileBlock
 
 
 class Bundle:
@@ -137,7 +203,7 @@ class Bundle:
 
     Parameters
     ----------
-    blocks : list of Block, FileBlock, TableBlock or None
+    blocks : list of AnyBlock or None
         One for each input partition; None for those without rows.
     """
 
@@ -165,5 +231,5 @@ def _bytes_of(found: AnyBlock | Bundle) -> int:
     return found.__sizeof__()
 
 
-for _kind in (Block, FileBlock, TableBlock, Bundle):
+for _kind in (Block, FileBlock, TableBlock, TableFileBlock, Bundle):
     sizeof.register(_kind, _bytes_of)

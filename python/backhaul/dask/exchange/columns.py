@@ -37,7 +37,11 @@ _NUMBERS = frozenset(
 
 
 class Unsupported(Exception):
-    """A frame has something that the kernels do not support; the message says what."""
+    """A frame has something that the exchange does not support; the message says what."""
+
+
+class _NoKernel(Exception):
+    """A type is left to Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +132,30 @@ class Schema:
 
     def frame(self, values: list[Any], index: Any) -> pd.DataFrame:
         """Make a frame of the arrays of its columns, without a copy."""
-        names = [field.name for field in self.fields]
-        frame = pd.DataFrame(dict(zip(names, values, strict=True)), index=index, copy=False)
+        # An index of numbers is made faster than one of text.
+        frame = pd.DataFrame(dict(enumerate(values)), index=index, copy=False)
         frame.columns = self.columns
         return frame
 
 
-def schema_of(meta: Any) -> Schema:
-    """Describe the partitions of a frame as an exchange returns them.
+def schema_of(meta: Any) -> Schema | None:
+    """Describe the partitions of a frame as the kernels return them.
 
     Parameters
     ----------
     meta : pandas.DataFrame
         Dask's empty frame that has the types of the partitions.
 
+    Returns
+    -------
+    Schema or None
+        None if the kernels do not support a type, or if a round trip through Arrow, which
+        upstream's P2P does, changes one. Such a frame is exchanged as Arrow tables.
+
     Raises
     ------
     Unsupported
-        If the kernels do not support the index or a column, or if a round trip through Arrow,
-        which upstream's P2P does, changes a type.
+        If the frame has names, attributes or an index that the exchange leaves to P2P.
     """
     if type(meta) is not pd.DataFrame:
         raise Unsupported(f"the frame is a {type(meta).__name__}")
@@ -159,14 +168,13 @@ def schema_of(meta: Any) -> Schema:
         raise Unsupported("names of columns are repeated or no text")
     if not isinstance(meta.index.name, str | None):
         raise Unsupported("the name of the index is no text")
-    fields = tuple(
-        Field(name, dtype, _kind(dtype, f"column {name!r}")) for name, dtype in meta.dtypes.items()
-    )
-    index = Field(meta.index.name, meta.index.dtype, _kind(meta.index.dtype, "the index"))
+    try:
+        fields = tuple(Field(name, dtype, _kind(dtype)) for name, dtype in meta.dtypes.items())
+        index = Field(meta.index.name, meta.index.dtype, _kind(meta.index.dtype))
+    except _NoKernel:
+        return None
     schema = Schema(index, fields, columns)
-    if not schema.fits(_after_arrow(meta)):
-        raise Unsupported("a type changes on its way through Arrow")
-    return schema
+    return schema if schema.fits(_after_arrow(meta)) else None
 
 
 def _after_arrow(meta: pd.DataFrame) -> pd.DataFrame:
@@ -179,7 +187,7 @@ def _after_arrow(meta: pd.DataFrame) -> pd.DataFrame:
         raise Unsupported(f"Arrow refuses the types: {error}") from error
 
 
-def _kind(dtype: Any, shown: str) -> str:
+def _kind(dtype: Any) -> str:
     """Return the kernels' name of a type."""
     if isinstance(dtype, np.dtype):
         if dtype.isnative and dtype.name in _NUMBERS:
@@ -190,7 +198,7 @@ def _kind(dtype: Any, shown: str) -> str:
         return "time"
     elif isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
         return "text"
-    raise Unsupported(f"{shown} has type {dtype}")
+    raise _NoKernel
 
 
 def raw_column(values: Any, kind: str) -> RawColumn:

@@ -18,7 +18,7 @@ from backhaul.dask.compat.names import (
     TaskRef,
 )
 from backhaul.dask.exchange.cluster import ClusterView
-from backhaul.dask.exchange.columns import Schema, Unsupported, schema_of
+from backhaul.dask.exchange.columns import Unsupported, schema_of
 from backhaul.dask.exchange.joins import join_plan
 from backhaul.dask.exchange.tasks import (
     FramePlan,
@@ -215,11 +215,11 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
             FramePlan(
                 token=f"{token}-{side}",
                 meta=frame._meta,
-                schema=(schema := schema_of(frame._meta)),
+                schema=schema_of(frame._meta),
                 partitions=partitions,
                 wanted=_wanted(outputs, partitions),
                 number_column=None,
-                keys=None if is_index else _keys(schema, on),
+                keys=None if is_index else _keys(frame._meta, on),
                 keeps_index=any(by_index),
                 memory_bytes=cluster.block_bytes / 2,
             ),
@@ -243,7 +243,9 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         "indicator": expr.indicator,
     }
     left_plan, right_plan = (side.plan for side in sides)
-    join = join_plan(left_plan.schema, right_plan.schema, options)
+    join = None
+    if left_plan.schema is not None and right_plan.schema is not None:
+        join = join_plan(left_plan.schema, right_plan.schema, options)
     plan = MergePlan(left=left_plan, right=right_plan, options=options, join=join)
     for place, slot in enumerate(_slots(outputs)):
         # Upstream names the tasks by output partition, which consumers of some of them do not.
@@ -252,14 +254,14 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
     return graph
 
 
-def _keys(schema: Schema, on: Any) -> tuple[str, ...]:
+def _keys(meta: Any, on: Any) -> tuple[str, ...]:
     """Return the columns that a merge hashes."""
     names = on if isinstance(on, list) else [on]
-    columns = {field.name for field in schema.fields}
+    columns = set(meta.columns)
     for name in names:
         if not isinstance(name, str) or name not in columns:
             raise Unsupported(f"a key is no column: {name!r}")
-        if name == schema.index.name:
+        if name == meta.index.name:
             raise Unsupported(f"a key names a column and the index: {name!r}")
     return tuple(names)
 

@@ -10,9 +10,9 @@ import contextlib
 import functools
 import logging
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,15 @@ from backhaul.dask.compat.names import (
     merge_chunk,
     to_pyarrow_table_dispatch,
 )
-from backhaul.dask.exchange.block_files import block_store
-from backhaul.dask.exchange.blocks import AnyBlock, Block, Bundle, FileBlock, TableBlock
+from backhaul.dask.exchange.block_files import BlockFile, block_store
+from backhaul.dask.exchange.blocks import (
+    AnyBlock,
+    Block,
+    Bundle,
+    FileBlock,
+    TableBlock,
+    TableFileBlock,
+)
 from backhaul.dask.exchange.columns import RawColumn, Schema, raw_column
 from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
 from backhaul.dask.exchange.joins import JoinPlan
@@ -70,8 +77,8 @@ class FramePlan(_Plan):
         Names the exchange in errors.
     meta : pandas.DataFrame
         Types of the input partitions.
-    schema : Schema
-        Index and columns of the output partitions.
+    schema : Schema or None
+        Index and columns of the output partitions; None if all blocks are Arrow tables.
     partitions : int
         Output partitions.
     wanted : tuple of int or None
@@ -91,7 +98,7 @@ class FramePlan(_Plan):
 
     token: str
     meta: pd.DataFrame
-    schema: Schema
+    schema: Schema | None
     partitions: int
     wanted: tuple[int, ...] | None
     number_column: str | None
@@ -104,6 +111,10 @@ class FramePlan(_Plan):
     def slots(self) -> int:
         """Number of output partitions that are needed."""
         return self.partitions if self.wanted is None else len(self.wanted)
+
+    def fits(self, frame: Any) -> bool:
+        """Tell whether the kernels support an input partition without partition numbers."""
+        return self.schema is not None and self.schema.fits(frame)
 
     def output_meta(self) -> pd.DataFrame:
         """Make an output partition without rows."""
@@ -144,7 +155,7 @@ def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
 
     Returns
     -------
-    Block, FileBlock, TableBlock or None
+    AnyBlock or None
         None if no row is needed.
 
     Raises
@@ -152,11 +163,12 @@ def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
     RuntimeError
         If the partition cannot be exchanged, as upstream's P2P raises it.
     """
-    if plan.assignment is not None:
-        if is_native() and plan.schema.fits(frame):
+    if plan.number_column is None or plan.assignment is not None:
+        if plan.fits(frame) and (plan.assignment is None or is_native()):
             with _failing(plan, "transfer"):
                 return _block_of(frame, plan, None) if len(frame) else None
-        frame = AssignPartitioningIndex.operation(frame, *plan.assignment)
+        if plan.assignment is not None:
+            frame = AssignPartitioningIndex.operation(frame, *plan.assignment)
     with _failing(plan, "transfer"):
         if set(frame.columns) != set(plan.meta.columns):
             raise ValueError(
@@ -169,8 +181,8 @@ def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
         if plan.number_column is not None:
             numbers = _numbers_of(frame[plan.number_column], plan.partitions)
             frame = frame.drop(columns=plan.number_column)
-        if plan.schema.fits(frame):
-            return _block_of(frame, plan, numbers)
+            if plan.fits(frame):
+                return _block_of(frame, plan, numbers)
         return _table_block_of(frame, plan, numbers)
 
 
@@ -231,9 +243,12 @@ def _numbers_of(column: pd.Series, partitions: int) -> Any:
     return column.map(known).fillna(-1).to_numpy().astype(np.int64)
 
 
-def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | FileBlock | None:
-    schema, rows = plan.schema, len(frame)
-    columns = {field.name: raw_column(frame[field.name], field.kind) for field in schema.fields}
+def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> AnyBlock | None:
+    schema, rows = cast(Schema, plan.schema), len(frame)
+    columns = {
+        field.name: raw_column(column, field.kind)
+        for field, (_, column) in zip(schema.fields, frame.items(), strict=True)
+    }
     index: list[RawColumn] = []
     if plan.keeps_index or plan.keys is None:
         index = [raw_column(frame.index, schema.index.kind)]
@@ -250,21 +265,27 @@ def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Block | Fil
     kept = [*(index if plan.keeps_index else ()), *columns.values()]
     buffer: Any = np.empty(partitioning.block_bytes(kept), np.uint8)
     partitioning.write_block(kept, buffer)
-    return _stored(buffer, plan)
+
+    def write(file: BlockFile) -> FileBlock:
+        return FileBlock(file, file.append(buffer.data), buffer.nbytes)
+
+    return _stored(Block(buffer), buffer.nbytes, plan, write)
 
 
-def _stored(buffer: Any, plan: FramePlan) -> Block | FileBlock:
+def _stored(
+    block: AnyBlock, nbytes: int, plan: FramePlan, write: Callable[[BlockFile], AnyBlock]
+) -> AnyBlock:
     """Keep a block in memory, or write it to a file where there is no memory for it."""
     try:
-        file = block_store.file_for(plan.token, buffer.nbytes, plan.memory_bytes)
+        file = block_store.file_for(plan.token, nbytes, plan.memory_bytes)
         if file is not None:
-            return FileBlock(file, file.append(buffer.data), buffer.nbytes)
+            return write(file)
     except OSError as error:
         logger.warning("A block of an exchange stays in memory, as a file fails: %s", error)
-    return Block(buffer)
+    return block
 
 
-def _table_block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> TableBlock | None:
+def _table_block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> AnyBlock | None:
     if numbers is None:
         numbers = _numbers_by_pandas(frame, plan)
     table = to_pyarrow_table_dispatch(frame, preserve_index=True)
@@ -277,7 +298,11 @@ def _table_block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> Table
     offsets = np.concatenate([[0], np.cumsum(np.bincount(slots, minlength=plan.slots + 1))])
     offsets = offsets[: plan.slots + 1]
     order = np.argsort(slots, kind="stable")[: offsets[-1]]
-    return TableBlock(table.take(order), offsets) if len(order) else None
+    if not len(order):
+        return None
+    block = TableBlock(table.take(order), offsets)
+    write = functools.partial(TableFileBlock.write, block)
+    return _stored(block, block.table.nbytes, plan, write)
 
 
 def _numbers_by_pandas(frame: pd.DataFrame, plan: FramePlan) -> Any:
@@ -304,14 +329,14 @@ def _assembled(blocks: Iterable[AnyBlock | None], slot: int, plan: FramePlan) ->
 def _native_of(blocks: Iterable[AnyBlock | None]) -> list[Block | FileBlock]:
     """List the blocks if the kernels read all of them, or return an empty list."""
     present = [block for block in blocks if block is not None]
-    native = [block for block in present if not isinstance(block, TableBlock)]
+    native = [block for block in present if isinstance(block, Block | FileBlock)]
     return native if len(native) == len(present) else []
 
 
 def _by_kernel(
     blocks: Sequence[Block | FileBlock], slot: int, plan: FramePlan, *, keeps_index: bool
 ) -> pd.DataFrame | None:
-    schema = plan.schema
+    schema = cast(Schema, plan.schema)
     buffers = [block.piece(slot) for block in blocks]
     rows, sizes = piece_sizes(buffers, slot)
     if not rows:
@@ -334,8 +359,10 @@ def _by_tables(blocks: Sequence[AnyBlock], slot: int, plan: FramePlan) -> pd.Dat
     """Concatenate pieces of different types as upstream's P2P does, by Arrow."""
     tables = []
     for number, block in enumerate(blocks):
-        if isinstance(block, TableBlock):
+        if isinstance(block, TableBlock | TableFileBlock):
             piece = block.piece(slot)
+            if piece is None:
+                continue
         else:
             frame = _by_kernel([block], slot, plan, keeps_index=plan.keeps_index)
             if frame is None:

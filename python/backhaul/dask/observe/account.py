@@ -79,7 +79,7 @@ class Account:
     def current(self) -> Ledger:
         """Give the ledger, with what the scheduler itself has received up to now."""
         own = self._own(changed_max=None)
-        address = self._address()
+        address = self.address
         self._ledger.handle_report(address, own, time())
         self._ledger.leave_all_but({address, *self._scheduler.workers})
         self.links.keep(self._scheduler.workers, thoroughly=True)
@@ -114,9 +114,10 @@ class Account:
         self.links.keep(self._scheduler.workers)
         # `current` drops workers that left, but it may not be called for days.
         if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
-            self._ledger.leave_all_but({self._address(), *self._scheduler.workers})
+            self._ledger.leave_all_but({self.address, *self._scheduler.workers})
 
-    def _address(self) -> str:
+    @property
+    def address(self) -> str:
         """Give the scheduler's address that bytes come in at; its first one may be of Dask's."""
         listeners: list[Any] = getattr(self._scheduler, "listeners", [])
         addresses = [str(each.contact_address) for each in listeners]

@@ -8,7 +8,8 @@ from distributed import Client, Scheduler
 
 from backhaul.dask.observe.account import account_of
 from backhaul.dask.observe.counters import SIZE_CLASSES
-from backhaul.dask.observe.transfers import ask_scheduler, ask_workers
+from backhaul.dask.observe.summaries import link_table, summarized
+from backhaul.dask.observe.transfers import ask_names, ask_scheduler, ask_workers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -47,8 +48,10 @@ def links(
     Returns
     -------
     pandas.DataFrame
-        An awaitable of it if the client is asynchronous. One row for each link that was measured
-        (receiver, sender, lane, memory and class of message sizes), and those of `unmet`, with
+        An awaitable of it if the client is asynchronous. It shows, and its method ``summary()``
+        returns as text, one row for each pair of hosts and lane. The frame has one row for each
+        link that was measured (receiver, sender, lane, memory and class of message sizes), and
+        those of `unmet`, with
 
         - ``receiver``, ``sender`` (str): addresses of workers or of the scheduler, as for
           `transfers`.
@@ -81,7 +84,8 @@ def links(
 async def _links(client: Client, unmet: bool, refresh: bool) -> pd.DataFrame:
     if refresh:
         await ask_workers(client)
-    return _frame(await ask_scheduler(client, _measured_and_unmet if unmet else _measured))
+    rows = await ask_scheduler(client, _measured_and_unmet if unmet else _measured)
+    return summarized(_frame(rows), link_table, await ask_names(client, rows))
 
 
 def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:

@@ -18,6 +18,12 @@ from backhaul.dask.comm.ucx_scheme import is_ours
 from backhaul.dask.observe.account import account_of
 from backhaul.dask.observe.counters import SIZE_CLASSES, timed_bytes_min
 from backhaul.dask.observe.heartbeat import report_of
+from backhaul.dask.observe.summaries import (
+    Processes,
+    process_names,
+    summarized,
+    transfer_table,
+)
 from backhaul.errors import NotObserved
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["ask_scheduler", "ask_workers", "transfers"]
+__all__ = ["ask_names", "ask_scheduler", "ask_workers", "transfers"]
 
 #: How long workers are waited for, in seconds.
 _REFRESH_S = 5
@@ -51,8 +57,10 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
     Returns
     -------
     pandas.DataFrame
-        An awaitable of it if the client is asynchronous. One row for each link (receiver, sender
-        and lane) and class of message sizes, with the columns
+        An awaitable of it if the client is asynchronous. It shows, and its method ``summary()``
+        returns as text, one row for each pair of hosts and lane, with names of workers. The frame
+        has one row for each link (receiver, sender and lane) and class of message sizes, with the
+        columns
 
         - ``receiver``, ``sender`` (str): addresses of workers or of the scheduler. A process that
           holds several has the first one and how many more; one that holds none, like a client, has
@@ -78,6 +86,7 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
     Examples
     --------
     >>> frame = transfers(client)  # doctest: +SKIP
+    >>> print(frame.summary())  # doctest: +SKIP
     >>> timed = frame.dropna(subset="seconds")  # doctest: +SKIP
     >>> timed.groupby(["receiver", "sender"])[["bytes", "seconds"]].sum()  # doctest: +SKIP
     """
@@ -88,7 +97,8 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
 async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
     if refresh:
         await ask_workers(client)
-    return _frame(await ask_scheduler(client, _rows))
+    rows = await ask_scheduler(client, _rows)
+    return summarized(_frame(rows), transfer_table, await ask_names(client, rows))
 
 
 async def ask_workers(client: Client) -> None:
@@ -130,6 +140,14 @@ async def ask_scheduler(
                 "distributed.comm.backhaul.transfers.enabled true"
             )
     return rows or []
+
+
+async def ask_names(client: Client, rows: list[tuple[Any, ...]]) -> Processes:
+    """Ask the scheduler for the hosts and workers that the summary of some rows names."""
+    if not rows:
+        return {}
+    names: Processes = await client.run_on_scheduler(process_names)
+    return names
 
 
 def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:

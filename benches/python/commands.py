@@ -157,6 +157,34 @@ def rechunk(**chosen: Any) -> None:
     run_benchmark(job, tables.rechunk_tables, chosen)
 
 
+@click.command("out-of-core")
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=16_000,
+    show_default=True,
+    help="Rows and columns of the array.",
+)
+@click.option(
+    "--chunks",
+    type=click.IntRange(1),
+    default=2_000,
+    show_default=True,
+    help="Rows and columns of a chunk.",
+)
+@click.option("--memory-limit", default="1GB", show_default=True, help="Of each worker.")
+@cluster_options(repetitions=5)
+@profile_options
+def out_of_core(**chosen: Any) -> None:
+    """Persist an array that is larger than the workers may keep in memory; (x + x.T).sum().
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import out_of_core as job
+
+    run_benchmark(job, tables.out_of_core_tables, chosen)
+
+
 @click.command("whole-jobs")
 @cluster_options(repetitions=5)
 @profile_options
@@ -268,4 +296,4 @@ def start(**chosen: Any) -> None:
 
 
 #: All of them
-COMMANDS = (merge, shuffle, rechunk, whole_jobs, broadcast, alloc, start)
+COMMANDS = (merge, shuffle, rechunk, out_of_core, whole_jobs, broadcast, alloc, start)

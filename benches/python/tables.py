@@ -17,6 +17,7 @@ __all__ = [
     "alloc_tables",
     "broadcast_tables",
     "merge_tables",
+    "out_of_core_tables",
     "rechunk_tables",
     "shuffle_tables",
     "start_tables",
@@ -53,6 +54,12 @@ def shuffle_tables(report: Report[Any, Any]) -> Group:
 def whole_jobs_tables(report: Report[Any, Any]) -> Group:
     """Lay out a report of ``whole-jobs``."""
     return cases_tables(report, "whole jobs", "job", "Inputs are in memory before.")
+
+
+def out_of_core_tables(report: Report[Any, Any]) -> Group:
+    """Lay out a report of ``out-of-core``."""
+    limit = f"workers may use {report.options.memory_limit} each"
+    return cases_tables(report, f"out of core, {limit}", "job", "Making the array is a part.")
 
 
 def rechunk_tables(report: Report[Any, Any]) -> Group:

@@ -2195,6 +2195,21 @@ class WorkerCore:
     def first_ready(self, most: int) -> list[Any]:
         """Give the keys of the tasks that get a thread next, in order."""
 
+    def latest_needed(self, keys: list[Any]) -> int | None:
+        """Choose the result that tasks here need latest.
+
+        Parameters
+        ----------
+        keys : list
+            Of results.
+
+        Returns
+        -------
+        int or None
+            The index of the first one that no task here needs; else of the one whose first task has
+            the greatest priority number; None if there are no keys.
+        """
+
     def write_counts(
         self, current: dict[tuple[str, str], int], elapsed: dict[tuple[str, str], float]
     ) -> float | None:

@@ -28,11 +28,11 @@ class Case:
     has_facts: bool = False
 
 
-def _spill(size: int, memory_limit: str) -> Case:
+def _spill(size: int, memory_limit: str, chunks: int = 1000) -> Case:
     """Make a job whose array is larger than two workers may keep in memory."""
     return Case(
         f"{_JOBS}:SpillTranspose",
-        {"size": size, "chunks": 1000},
+        {"size": size, "chunks": chunks},
         memory_limit=memory_limit,
         has_facts=True,
     )
@@ -51,4 +51,5 @@ CASES: Final = {
     "climatology": Case(f"{_JOBS}:Climatology"),
     "spill-0.36": _spill(9000, "0.36GB"),
     "spill-0.6": _spill(12_000, "0.6GB"),
+    "spill-1": _spill(16_000, "1GB", chunks=2000),
 }

@@ -24,9 +24,10 @@ dd = pytest.importorskip("dask.dataframe")
 pytest.importorskip("pyarrow")
 
 from backhaul.dask.exchange import block_files  # noqa: E402
-from backhaul.dask.exchange.block_files import keep_references  # noqa: E402
+from backhaul.dask.exchange.block_files import keeps_references  # noqa: E402
 from backhaul.dask.exchange.blocks import Block, Bundle, FileBlock  # noqa: E402
 from backhaul.dask.exchange.columns import schema_of  # noqa: E402
+from backhaul.dask.worker import eviction  # noqa: E402
 
 
 @pytest.fixture
@@ -127,7 +128,9 @@ def test_a_closed_file_is_no_file_of_another_exchange(tmp_path: Path) -> None:
 
 def test_bundles_and_blocks_in_files_are_never_spilled(tmp_path: Path) -> None:
     store = SpillBuffer(str(tmp_path / "spilled"), target=60_000_000)
-    keep_references(store)
+    assert not keeps_references(store)
+    eviction.install(store)
+    assert keeps_references(store)
     block = file_block(tmp_path)
     store["bundle"] = Bundle([block])
     store["file"] = block

@@ -1,5 +1,7 @@
 //! Reads of the state by Python that leave the state in Rust.
 
+use std::cmp::Ordering;
+
 use backhaul_dask::worker::{Group, State};
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
@@ -61,6 +63,25 @@ impl Core {
         listed(py, ready, |task| {
             Ok(inner.outside.key(py, task).into_bound(py))
         })
+    }
+
+    #[doc = stub_doc!("WorkerCore.latest_needed")]
+    fn latest_needed(&self, keys: Vec<Bound<'_, PyAny>>) -> PyResult<Option<usize>> {
+        let inner = self.inner()?;
+        let mut found: Option<(usize, &[f64])> = None;
+        for (index, key) in keys.iter().enumerate() {
+            let Some(task) = inner.outside.known(key)? else {
+                return Ok(Some(index));
+            };
+            let Some(first) = inner.core.first_use(task) else {
+                return Ok(Some(index));
+            };
+            if found.is_none_or(|(_, latest)| first.partial_cmp(latest) == Some(Ordering::Greater))
+            {
+                found = Some((index, first));
+            }
+        }
+        Ok(found.map(|(index, _)| index))
     }
 
     #[doc = stub_doc!("WorkerCore.write_counts")]

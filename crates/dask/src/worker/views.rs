@@ -1,5 +1,7 @@
 //! Read access to the state.
 
+use std::cmp::Ordering;
+
 use super::core::{Counters, WorkerCore};
 use super::counter::TaskCounts;
 use super::heap::Heap;
@@ -128,6 +130,25 @@ impl WorkerCore {
     /// Returns whether a task's value is here
     pub fn has_value(&self, task: TaskId) -> bool {
         self.task(task).state == State::Memory
+    }
+
+    /// Returns the least priority of the tasks here that need a result and have not ended
+    pub fn first_use(&self, task: TaskId) -> Option<&[f64]> {
+        let needing = self.task(task).dependents.iter();
+        needing
+            .map(|dependent| self.task(dependent))
+            .filter(|dependent| {
+                matches!(
+                    dependent.state,
+                    State::Waiting
+                        | State::Ready
+                        | State::Constrained
+                        | State::Executing
+                        | State::LongRunning
+                )
+            })
+            .filter_map(|dependent| dependent.priority.as_ref().map(Priority::numbers))
+            .min_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal))
     }
 
     /// All tasks, in the order in which they were made

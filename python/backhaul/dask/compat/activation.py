@@ -178,6 +178,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
         _Feature("observe.heartbeat"),
         _Feature("resource_pools.worker_state"),
         _Feature("worker.spill_buffer", "install_for_worker", switch="hot-path.execution"),
+        _Feature("worker.eviction", "install_for_worker"),
         _Feature("worker.spill_file", "install_for_worker", switch="spill-file"),
         _Feature("worker.lazy_collections", "install_for_worker", switch="hot-path.worker-threads"),
         _Feature("worker.inline_results", "install_for_worker"),

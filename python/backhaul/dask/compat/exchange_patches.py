@@ -11,7 +11,6 @@ from backhaul.dask.compat.operations import EXCHANGE, UPDATE_GRAPH
 from backhaul.dask.compat.patching import InstancePatch, Requirement
 
 __all__ = [
-    "BLOCKS_IN_STORE",
     "EXCHANGE_INFORMATION",
     "EXCHANGE_PATCHES",
     "EXCHANGE_REQUIREMENTS",
@@ -39,14 +38,6 @@ EXCHANGE_INFORMATION: Final = InstancePatch(
     without="dataframes are shuffled by P2P",
     slots=(f"startup_information[{EXCHANGE}]",),
     read=("Worker.get_startup_information",),
-)
-
-#: Spilling of results that have to stay in memory: `backhaul.dask.exchange.block_files`
-BLOCKS_IN_STORE: Final = InstancePatch(
-    shown="Worker.data",
-    without="blocks of an exchange are never in files",
-    slots=("fast.evict", "evict"),
-    read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU", "InsertionSortedSet"),
 )
 
 #: Functions whose results the exchange reproduces, for both of its expressions
@@ -86,7 +77,7 @@ RECHUNK: Final = Requirement(
 )
 
 #: All that is replaced
-EXCHANGE_PATCHES: Final = (GRAPHS_WITH_CLUSTER, EXCHANGE_INFORMATION, BLOCKS_IN_STORE)
+EXCHANGE_PATCHES: Final = (GRAPHS_WITH_CLUSTER, EXCHANGE_INFORMATION)
 
 #: Sources that the exchange relies upon besides
 EXCHANGE_REQUIREMENTS: Final = (HASH_JOIN, P2P_SHUFFLE, RECHUNK)

@@ -28,6 +28,7 @@ __all__ = [
     "DATA_REQUESTS",
     "DESIRED_KEYS",
     "ENGINE_STREAMS",
+    "EVICTION",
     "EXECUTOR_QUEUE",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
@@ -253,6 +254,14 @@ STORE_CLASS: Final = InstancePatch(
         "zict:Cache",
         "InsertionSortedSet",
     ),
+)
+
+#: The choice of the result that it spills: `backhaul.dask.worker.eviction`
+EVICTION: Final = InstancePatch(
+    shown="Worker.data",
+    without="the result that was used least recently is spilled, and no blocks of an exchange are",
+    slots=("fast.evict", "evict"),
+    read=("SpillBuffer.evict", "zict:Buffer", "zict:LRU", "InsertionSortedSet"),
 )
 
 #: The files of the results that it spills: `backhaul.dask.worker.spill_file`
@@ -487,6 +496,7 @@ INSTANCE_PATCHES: Final = (
     CLIENT_RESULTS,
     GRAPH_STATE,
     STORE_CLASS,
+    EVICTION,
     STORE_FILE,
     STORE_LOCK,
     WORKER_CORE,

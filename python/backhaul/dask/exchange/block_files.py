@@ -6,7 +6,7 @@ directory. The other workers open the file by ``/proc/PID/fd`` and read the piec
 needs. The kernel removes the file when the last process has dropped its last block.
 
 A result in a file is a reference, so that Dask must not spill it to disk: the descriptor would be
-closed. `BlockStore.install` makes the store of a worker's results keep references.
+closed. The attribute ``stays_in_memory`` tells the store of a worker's results.
 
 Threads: any. Locks: `BlockStore._lock` guards the counters; `BlockFile._lock` guards the end of the
 file; `_files_lock` guards the table of open files. No lock is held while another one is taken.
@@ -20,17 +20,13 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, Final
 
 from distributed import Status, Worker
-from zict import LRU
 
 from backhaul._native import read_piece
-from backhaul.dask.compat.exchange_patches import BLOCKS_IN_STORE
-from backhaul.dask.compat.names import SpillBuffer
 
-__all__ = ["BlockFile", "BlockStore", "block_store", "keep_references", "open_file"]
+__all__ = ["BlockFile", "BlockStore", "block_store", "keeps_references", "open_file"]
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +162,7 @@ class BlockStore:
         """
         if self.writes_for(worker):
             return
-        if not keep_references(worker.memory_manager.data):
+        if not keeps_references(worker.memory_manager.data):
             return
         known = (each for each in self._workers if each() is not None)
         self._workers = (*known, weakref.ref(worker))
@@ -219,18 +215,12 @@ class BlockStore:
         return None
 
 
-def keep_references(data: Any) -> bool:
-    """Make the store of a worker's results keep references to files; tell whether it does."""
+def keeps_references(data: Any) -> bool:
+    """Tell whether the store of a worker's results never writes references to disk."""
     if type(data) is dict:
         return True
-    # A subclass may have another way to the disk.
-    if not isinstance(data, SpillBuffer) or type(data).evict is not SpillBuffer.evict:
-        return False
-    fast = data.fast
-    if type(fast) is not LRU:
-        return False
-    ours = {"fast.evict": _sparing(fast, fast.evict), "evict": _never_raising(data.evict)}
-    return bool(BLOCKS_IN_STORE.install(data, ours))
+    evict = getattr(getattr(data, "fast", None), "evict", None)
+    return getattr(evict, "spares_references", False)
 
 
 #: The store of this process
@@ -240,40 +230,3 @@ block_store: Final = BlockStore()
 def _is_tight(worker: Worker) -> bool:
     limit = worker.memory_manager.memory_limit
     return limit is not None and worker.monitor.get_process_memory() > MEMORY_SHARE * limit
-
-
-def _stays(value: object) -> bool:
-    return getattr(type(value), "stays_in_memory", False)
-
-
-def _sparing(fast: LRU[Any, Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an `LRU.evict` that chooses no result which has to stay."""
-
-    def evict(*key: Any) -> Any:
-        while not key:
-            with fast.lock:
-                oldest = (*fast.heavy, *fast.order) if fast.heavy else fast.order
-                chosen = next((each for each in oldest if not _stays(fast.d[each])), None)
-            if chosen is None:
-                raise KeyError("evict(): all results stay in memory")
-            try:
-                return original(chosen)
-            except KeyError:
-                # The result was released meanwhile.
-                if chosen in fast.d:
-                    raise
-        return original(*key)
-
-    return evict
-
-
-def _never_raising(original: Callable[[], int]) -> Callable[[], int]:
-    """Make a `SpillBuffer.evict` that fails where all results have to stay."""
-
-    def evict() -> int:
-        try:
-            return original()
-        except KeyError:
-            return -1
-
-    return evict

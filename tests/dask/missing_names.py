@@ -119,7 +119,7 @@ def _all_names() -> str:
     single = importlib.import_module("backhaul.dask.compat.instance_patches")
     for patch in (*patches, *single.INSTANCE_PATCHES, *single.REQUIREMENTS):
         names.update(dict.fromkeys(patch.read))
-    names.update({f"{patch.owner}.{patch.name}": None for patch in patches})
+    names.update({function.path: None for patch in patches for function in patch.functions})
     return "\n".join(names)
 
 

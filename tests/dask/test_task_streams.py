@@ -23,7 +23,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask.compat import activation, process_patches
+from backhaul.dask.compat import activation
 from backhaul.dask.compat.installed import INSTALLED
 from backhaul.dask.worker import eligibility, event_stream, finished_message
 
@@ -40,8 +40,13 @@ def installed() -> None:
 
 def dasks(name: str) -> Any:
     """Get a function of Dask's that is patched."""
-    (found,) = (patch for patch in process_patches.PATCHES if str(patch) == name)
-    return INSTALLED[found].original
+    (found,) = (
+        replacement
+        for patch, replaced in INSTALLED.items()
+        for function, replacement in zip(patch.functions, replaced, strict=True)
+        if str(function) == name
+    )
+    return found.original
 
 
 # Messages

@@ -46,12 +46,14 @@ def _accelerations() -> Iterator[Finding]:
     refused: dict[str, tuple[str, str]] = {}
     # Patches that are switched off are not counted, because they are not installed.
     chosen = [patch for patch in PATCHES if switched_on(patch.switch)]
+    fit = 0
     for patch in chosen:
         if (refusal := patch.refusal()) is None:
+            fit += 1
             on.setdefault(patch.switch, []).append(str(patch))
-        else:
-            refused[str(patch)] = (str(refusal), f"it runs as Dask has it, {patch.without}")
-    fit = len(chosen) - len(refused)
+            continue
+        for function in patch.functions:
+            refused[str(function)] = (str(refusal), f"it runs as Dask has it, {patch.without}")
     single = 0
     for each in (*INSTANCE_PATCHES, *REQUIREMENTS):
         if (refusal := each.refusal()) is None:

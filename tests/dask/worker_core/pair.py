@@ -70,18 +70,13 @@ class Patches:
     """
 
     def __init__(self, *, unread: bool) -> None:
-        self._patches = [
-            patch
-            for patch in PATCHES
-            if patch.place is WorkerState and patch.switch == "hot-path.execution"
-        ]
-        assert len(self._patches) == 1, self._patches
-        for patch in self._patches:
-            assert unread or patch.refusal() is None, patch.refusal()
+        (patch,) = (patch for patch in PATCHES if patch.switch == "hot-path.execution")
+        assert unread or patch.refusal() is None, patch.refusal()
         self._both = []
-        for patch in self._patches:
-            replacement = patch.install()
-            self._both.append((patch.place, patch.name, replacement.ours, replacement.original))
+        for function, replacement in zip(patch.functions, patch.install(), strict=True):
+            if function.place is WorkerState:
+                both = replacement.ours, replacement.original
+                self._both.append((WorkerState, function.name, *both))
             assert replacement.take_back()
 
     @contextlib.contextmanager

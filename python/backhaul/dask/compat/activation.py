@@ -201,7 +201,7 @@ def uninstall() -> None:
     Patches of single objects stay there, as long as these live.
     """
     with _lock:
-        for replacement in INSTALLED.values():
+        for replacement in chain.from_iterable(INSTALLED.values()):
             replacement.take_back()
         INSTALLED.clear()
         _refused.clear()

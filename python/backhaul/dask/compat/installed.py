@@ -12,8 +12,8 @@ from backhaul.dask.compat.patching import Patch, Replacement
 
 __all__ = ["INSTALLED", "is_installed"]
 
-#: Each patch that is in force, with what puts Dask's own function back
-INSTALLED: Final[dict[Patch, Replacement]] = {}
+#: Each patch that is in force, with what puts Dask's own functions back
+INSTALLED: Final[dict[Patch, tuple[Replacement, ...]]] = {}
 
 
 def is_installed(replace: str) -> bool:
@@ -24,4 +24,6 @@ def is_installed(replace: str) -> bool:
     replace : str
         Module and function that makes it, as for `Patch`.
     """
-    return any(patch.replace == replace for patch in list(INSTALLED))
+    return any(
+        function.replace == replace for patch in list(INSTALLED) for function in patch.functions
+    )

@@ -37,6 +37,7 @@ from backhaul.dask.compat.normalized_source import source_digest
 
 __all__ = [
     "READ_RELEASES",
+    "Function",
     "InstancePatch",
     "Patch",
     "Refusal",
@@ -108,68 +109,45 @@ class Refusal:
         return is_new
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Patch:
-    """One replacement of a function of a class or module, for the whole process.
+@dataclass(frozen=True)
+class Function:
+    """A function of a class or module, and the one that takes its place.
 
     Parameters
     ----------
-    switch : str
-        The key under ``distributed.comm.backhaul`` that switches it on.
-    owner : str
-        The class or module that has the function, as `backhaul.dask.compat.names.resolve` finds it.
-    name : str
-        Its name there.
+    path : str
+        The class or module, as `backhaul.dask.compat.names.resolve` finds it, and the name there.
     replace : str
         Makes our function from Dask's: module and function under `backhaul.dask`. A name, so that
         nothing is imported before it is installed.
-    read : tuple of str
-        The sources that were read: the function, and each other function, class or module that
-        must behave as it did then. Each is named as for `backhaul.dask.compat.names.resolve`, and
-        has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
-        ours needs some of them only, these are named.
-    without : str
-        The consequence where it is refused, for people.
     """
 
-    switch: str
-    owner: str
-    name: str
+    path: str
     replace: str
-    read: tuple[str, ...]
-    without: str = "which is slower"
 
     def __str__(self) -> str:
+        owner, _, name = self.path.rpartition(".")
         try:
-            return f"{_name(self.place)}.{self.name}"
+            return f"{_name(self.place)}.{name}"
         except MissingName:
-            return f"{self.owner.replace(':', '.')}.{self.name}"
+            return f"{owner.replace(':', '.')}.{name}"
+
+    @property
+    def name(self) -> str:
+        """The name of the function in its class or module."""
+        return self.path.rpartition(".")[2]
 
     @property
     def place(self) -> Any:
         """The class or module that has the function."""
-        return resolve(self.owner)
+        return resolve(self.path.rpartition(".")[0])
 
     def current(self) -> Any:
         """Get what the owner has now, unbound; None if it has nothing of that name."""
         return inspect.getattr_static(self.place, self.name, None)
 
-    def refusal(self) -> Refusal | None:
-        """Say why it cannot be installed; None if it can."""
-        try:
-            resolve(f"{self.owner}.{self.name}")
-            return _refusal(self.read, self.current())
-        except MissingName as error:
-            return Refusal(str(error), (error.path,))
-
-    def install(self) -> Replacement:
-        """Put our function in the place of Dask's; to be asked only if there is no `refusal`.
-
-        Raises
-        ------
-        MissingName
-            If a name that our function needs is missing; nothing was changed.
-        """
+    def make(self) -> Callable[[], Replacement]:
+        """Make our function; the result puts it in the place of Dask's."""
         module, _, function = self.replace.rpartition(".")
         make: Callable[[Any], Any] = getattr(
             importlib.import_module(f"backhaul.dask.{module}"), function
@@ -179,7 +157,57 @@ class Patch:
         for attribute in ("__name__", "__qualname__", "__doc__"):
             if (value := getattr(original, attribute, None)) is not None:
                 setattr(ours, attribute, value)
-        return _replace_attribute(self.place, self.name, ours, original)
+        return functools.partial(_replace_attribute, self.place, self.name, ours, original)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Patch:
+    """The functions of classes and modules that one feature replaces, for the whole process.
+
+    All of them are replaced, or none.
+
+    Parameters
+    ----------
+    switch : str
+        The key under ``distributed.comm.backhaul`` that switches it on.
+    functions : tuple of Function
+        The functions.
+    read : tuple of str
+        The sources that were read: the functions, and each other function, class or module that
+        must behave as it did then. Each is named as for `backhaul.dask.compat.names.resolve`, and
+        has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
+        ours needs some of them only, these are named.
+    without : str
+        The consequence where it is refused, for people.
+    """
+
+    switch: str
+    functions: tuple[Function, ...]
+    read: tuple[str, ...]
+    without: str = "which is slower"
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.functions))
+
+    def refusal(self) -> Refusal | None:
+        """Say why it cannot be installed; None if it can."""
+        try:
+            for function in self.functions:
+                resolve(function.path)
+            return _refusal(self.read, *(function.current() for function in self.functions))
+        except MissingName as error:
+            return Refusal(str(error), (error.path,))
+
+    def install(self) -> tuple[Replacement, ...]:
+        """Put our functions in the place of Dask's; to be called only if there is no `refusal`.
+
+        Raises
+        ------
+        MissingName
+            If a name that one of our functions needs is missing; nothing was changed.
+        """
+        made = [function.make() for function in self.functions]
+        return tuple(replace() for replace in made)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backhaul.dask.compat.patching import Patch, of
+from backhaul.dask.compat.patching import Function, Patch, of
 
 __all__ = [
     "LAZY_SERIALIZERS",
@@ -25,24 +25,20 @@ __all__ = [
 PATCHES: tuple[Patch, ...] = (
     Patch(
         switch="tls.note-settings",
-        owner="distributed.security:Security",
-        name="_get_tls_context",
-        replace="comm.tls.remembering",
+        functions=(
+            Function("distributed.security:Security._get_tls_context", "comm.tls.remembering"),
+        ),
         read=("distributed.security:Security._get_tls_context",),
         without="so that a process may have one set of certificates only",
     ),
     Patch(
         switch="hot-path.batching",
-        owner="BatchedSend",
-        name="start",
-        replace="comm.threaded_stream.adaptive_start",
+        functions=(Function("BatchedSend.start", "comm.threaded_stream.adaptive_start"),),
         read=of("BatchedSend", "__init__ start closed _background_send send close abort"),
     ),
     Patch(
         switch="hot-path.batching",
-        owner="Server",
-        name="handle_stream",
-        replace="worker.event_stream.draining_handle_stream",
+        functions=(Function("Server.handle_stream", "worker.event_stream.draining_handle_stream"),),
         read=(
             "Server.handle_stream",
             "Worker._handle_remote_stimulus",
@@ -54,9 +50,13 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         switch="hot-path.execution",
-        owner="Worker",
-        name="_start_async_instruction",
-        replace="worker.task_start.direct_start",
+        functions=(
+            Function("Worker._start_async_instruction", "worker.task_start.direct_start"),
+            Function(
+                "WorkerStateMachine._get_task_finished_msg",
+                "worker.finished_message.quick_finished_message",
+            ),
+        ),
         read=(
             "Worker.execute",
             *of(
@@ -70,14 +70,16 @@ PATCHES: tuple[Patch, ...] = (
             "ThreadPoolExecutor",
             "run_task",
             "run_task_simple",
+            "WorkerStateMachine._get_task_finished_msg",
+            "TaskFinishedMsg",
         ),
     ),
     # The order in which tasks are named, and by what
     Patch(
         switch="hot-path.runs",
-        owner="Worker",
-        name="handle_stimulus",
-        replace="worker.local_queue.settling_handle_stimulus",
+        functions=(
+            Function("Worker.handle_stimulus", "worker.local_queue.settling_handle_stimulus"),
+        ),
         read=(
             "Worker.handle_stimulus",
             "BaseWorker.handle_stimulus",
@@ -90,21 +92,19 @@ PATCHES: tuple[Patch, ...] = (
             "pool_worker",
         ),
     ),
-    # A program that asks a worker for its results finds those that its threads have reported
+    # Threads send results without the event loop: a program that asks a worker for its results, or
+    # for the worker of a task, finds those that threads have reported; events of a task come first
     Patch(
         switch="hot-path.worker-threads",
-        owner="Worker",
-        name="data",
-        replace="worker.get_data.heard_data",
-        read=("Worker.data.fget",),
-    ),
-    # A program that asks for the worker of a task finds the task executing
-    Patch(
-        switch="hot-path.worker-threads",
-        owner="distributed.worker",
-        name="_worker_cvar",
-        replace="worker.early_execution.catching_up_variable",
+        functions=(
+            Function("Worker.data", "worker.get_data.heard_data"),
+            Function(
+                "distributed.worker._worker_cvar", "worker.early_execution.catching_up_variable"
+            ),
+            Function("Worker.log_event", "worker.log_events.ordered_log_event"),
+        ),
         read=(
+            "Worker.data.fget",
             "distributed:get_worker",
             "distributed:secede",
             "Worker._get_client",
@@ -116,106 +116,64 @@ PATCHES: tuple[Patch, ...] = (
             "ExecuteSuccessEvent",
             "pool_worker",
             "Worker.batched_send",
-        ),
-    ),
-    Patch(
-        switch="hot-path.execution",
-        owner="WorkerStateMachine",
-        name="_get_task_finished_msg",
-        replace="worker.finished_message.quick_finished_message",
-        read=(
-            "WorkerStateMachine._get_task_finished_msg",
-            "TaskFinishedMsg",
+            "Worker.log_event",
         ),
     ),
     Patch(
         switch="hot-path.futures",
-        owner="FutureState",
-        name="_get_event",
-        replace="client.state_event.shared_event",
+        functions=(Function("FutureState._get_event", "client.state_event.shared_event"),),
         read=("FutureState",),
     ),
     # In its module, where the scheduler looks it up at each call.
     Patch(
         switch="hot-path.order",
-        owner="dask.order",
-        name="order",
-        replace="scheduler.order.native_order",
+        functions=(Function("dask.order.order", "scheduler.order.native_order"),),
         read=("dask.order",),
     ),
     Patch(
         switch="arena.allocate",
-        owner="distributed.worker",
-        name="_run_actor",
-        replace="worker.memory.arena_actor",
+        functions=(Function("distributed.worker._run_actor", "worker.memory.arena_actor"),),
         read=("run_actor",),
     ),
+    # One queue of what a client sends and releases
     Patch(
         switch="hot-path.futures",
-        owner="Client",
-        name="_send_to_scheduler",
-        replace="client.outgoing_queue.collected_send",
+        functions=(
+            Function("Client._send_to_scheduler", "client.outgoing_queue.collected_send"),
+            Function("Future.release", "client.outgoing_queue.collected_release"),
+        ),
         read=(
             "Client._send_to_scheduler",
             "Client._send_to_scheduler_safe",
-        ),
-    ),
-    Patch(
-        switch="hot-path.futures",
-        owner="Future",
-        name="release",
-        replace="client.outgoing_queue.collected_release",
-        read=(
             *of("Future", "release __del__ _verify_initialized _bind_late"),
             "Client._dec_ref",
             "Client._release_key",
         ),
     ),
-    # No expression, and one pickle that the scheduler does not open
+    # No expression: one pickle of a task, or of the calls of a map, without a look by the scheduler
     Patch(
         switch="hot-path.submit",
-        owner="Client",
-        name="submit",
-        replace="client.submit.compact_submit",
-        read=(
-            *of("Client", "submit _graph_to_futures _send_to_scheduler_safe"),
-            *of("Task", "__init__ __call__ __getstate__ __setstate__"),
-            "GraphNode.dependencies",
-            "parse_input",
-            "dask.tokenize",
+        functions=(
+            Function("Client.submit", "client.submit.compact_submit"),
+            Function("Client.map", "client.map.compact_map"),
         ),
-    ),
-    # The same of all calls of a map
-    Patch(
-        switch="hot-path.submit",
-        owner="Client",
-        name="map",
-        replace="client.map.compact_map",
         read=(
-            "Client.map",
-            "Client._inc_ref",
-            "Future.__init__",
-            "Future._bind_late",
-            "FutureState.__init__",
-            "MapExpr.keys",
-            "MapExpr._layer",
-            "Client._graph_to_futures",
-            "Client._send_to_scheduler_safe",
+            *of("Client", "submit map _graph_to_futures _send_to_scheduler_safe _inc_ref"),
             *of("Task", "__init__ __call__ __getstate__ __setstate__"),
             "GraphNode.dependencies",
             "parse_input",
             "dask.tokenize",
+            *of("Future", "__init__ _bind_late"),
+            "FutureState.__init__",
+            *of("MapExpr", "keys _layer"),
         ),
     ),
     # Graphs whose tasks are there already, likewise
     Patch(
         switch="hot-path.submit",
-        owner="Client",
-        name="_graph_to_futures",
-        replace="client.graph.compact_graph",
+        functions=(Function("Client._graph_to_futures", "client.graph.compact_graph"),),
         read=(
-            "Client._graph_to_futures",
-            "Client._send_to_scheduler_safe",
+            *of("Client", "_graph_to_futures _send_to_scheduler_safe"),
             "update_graph",
             "materialize_graph",
             "cull_graph",
@@ -231,9 +189,7 @@ PATCHES: tuple[Patch, ...] = (
     # The simplified and tuned expression of many Delayed objects, in one step
     Patch(
         switch="hot-path.submit",
-        owner="Client",
-        name="compute",
-        replace="client.compute.compact_compute",
+        functions=(Function("Client.compute", "client.compute.compact_compute"),),
         read=(
             "Client.compute",
             "dask.base:collections_to_expr",
@@ -258,48 +214,29 @@ PATCHES: tuple[Patch, ...] = (
             ),
         ),
     ),
-    # A client announces that it holds results before the first one arrives
+    # A client announces that it holds results before the first one arrives; they are dropped when
+    # it releases them, and when a function that it runs may replace them
     Patch(
         switch="small-results.enabled",
-        owner="Client",
-        name="_handle_report",
-        replace="client.result_cache.holding_handle_report",
+        functions=(
+            Function("Client._handle_report", "client.result_cache.holding_handle_report"),
+            Function("Client._release_key", "client.result_cache.releasing_release_key"),
+            Function("Client._gather_remote", "client.result_cache.sparing_gather_remote"),
+            Function("Client._run", "client.result_cache.forgetting_run"),
+        ),
         read=(
             "handle_report",
             "log_errors",
             "Client._start",
-        ),
-    ),
-    Patch(
-        switch="small-results.enabled",
-        owner="Client",
-        name="_release_key",
-        replace="client.result_cache.releasing_release_key",
-        read=("Client._release_key",),
-    ),
-    Patch(
-        switch="small-results.enabled",
-        owner="Client",
-        name="_gather_remote",
-        replace="client.result_cache.sparing_gather_remote",
-        read=(
+            "Client._release_key",
             "Client._gather_remote",
             "Client._gather",
+            "Client._run",
         ),
-    ),
-    Patch(
-        switch="small-results.enabled",
-        owner="Client",
-        name="_run",
-        replace="client.result_cache.forgetting_run",
-        read=("Client._run",),
-        without="so that a result that `Client.run` replaces on its worker stays as it was",
     ),
     Patch(
         switch="hot-path.result",
-        owner="Future",
-        name="result",
-        replace="client.blocking_wait.blocking_result",
+        functions=(Function("Future.result", "client.blocking_wait.blocking_result"),),
         read=(
             "Future.result",
             "Future._result",
@@ -309,9 +246,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         switch="hot-path.client-threads",
-        owner="Client",
-        name="gather",
-        replace="client.blocking_gather.blocking_gather",
+        functions=(Function("Client.gather", "client.blocking_gather.blocking_gather"),),
         read=(
             *of("Client", "gather _gather sync"),
             "FutureState",
@@ -320,9 +255,9 @@ PATCHES: tuple[Patch, ...] = (
     # Many futures, one watcher
     Patch(
         switch="hot-path.result",
-        owner="distributed:as_completed",
-        name="update",
-        replace="client.as_completed.watched_update",
+        functions=(
+            Function("distributed:as_completed.update", "client.as_completed.watched_update"),
+        ),
         read=(
             "distributed:as_completed.update",
             "distributed:as_completed._track_future",
@@ -333,47 +268,27 @@ PATCHES: tuple[Patch, ...] = (
     # News of a stream may come ahead of the answer to a request that causes it
     Patch(
         switch="hot-path.batching",
-        owner="Client",
-        name="_retry",
-        replace="client.request_order.ordered_retry",
+        functions=(Function("Client._retry", "client.request_order.ordered_retry"),),
         read=(
             "Client._retry",
-            "FutureState.__init__",
-            "FutureState.retry",
+            *of("FutureState", "__init__ retry"),
             "Scheduler.stimulus_retry",
         ),
         without="so that the result of a short task that is retried may never arrive",
     ),
     Patch(
         switch="hot-path.batching",
-        owner="Client",
-        name="_get_dataset",
-        replace="client.request_order.confirmed_get_dataset",
+        functions=(Function("Client._get_dataset", "client.request_order.confirmed_get_dataset"),),
         read=(
-            "Client._get_dataset",
-            "Client._inform_scheduler_of_futures",
+            *of("Client", "_get_dataset _inform_scheduler_of_futures"),
             *of("distributed.publish:PublishExtension", "put get delete"),
         ),
         without="so that a dataset that is removed next may lose its results",
     ),
-    # The thread of a task sends its result without the event loop, and its events likewise
-    Patch(
-        switch="hot-path.worker-threads",
-        owner="Worker",
-        name="log_event",
-        replace="worker.log_events.ordered_log_event",
-        read=(
-            "Worker.log_event",
-            "Worker.batched_send",
-        ),
-        without="so that events of a task may come after its result",
-    ),
     # Requests of users to each process
     Patch(
         switch="versions.listed",
-        owner="Client",
-        name="get_versions",
-        replace="compat.version_listing.listing_get_versions",
+        functions=(Function("Client.get_versions", "compat.version_listing.listing_get_versions"),),
         read=(
             "Client.get_versions",
             "Client._get_versions",
@@ -383,29 +298,11 @@ PATCHES: tuple[Patch, ...] = (
     # Where a scheduler keeps account of what each worker still needs
     Patch(
         switch="placement.enabled",
-        owner="WorkerState",
-        name="_inc_needs_replica",
-        replace="placement.link_placement.counted_need",
-        read=of(
-            "WorkerState",
-            "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
+        functions=(
+            Function("WorkerState._inc_needs_replica", "placement.link_placement.counted_need"),
+            Function("WorkerState._dec_needs_replica", "placement.link_placement.dropped_need"),
+            Function("WorkerState.add_replica", "placement.link_placement.met_need"),
         ),
-    ),
-    Patch(
-        switch="placement.enabled",
-        owner="WorkerState",
-        name="_dec_needs_replica",
-        replace="placement.link_placement.dropped_need",
-        read=of(
-            "WorkerState",
-            "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
-        ),
-    ),
-    Patch(
-        switch="placement.enabled",
-        owner="WorkerState",
-        name="add_replica",
-        replace="placement.link_placement.met_need",
         read=of(
             "WorkerState",
             "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
@@ -414,24 +311,25 @@ PATCHES: tuple[Patch, ...] = (
     # Where expressions become tasks
     Patch(
         switch="exchange",
-        owner="Expr",
-        name="__dask_graph__",
-        replace="exchange.cluster.with_exchange",
+        functions=(Function("Expr.__dask_graph__", "exchange.cluster.with_exchange"),),
         read=("Expr.__dask_graph__",),
     ),
     Patch(
         switch="exchange",
-        owner="P2PRechunkLayer",
-        name="_construct_graph",
-        replace="exchange.cluster.with_direct_chunks",
+        functions=(
+            Function("P2PRechunkLayer._construct_graph", "exchange.cluster.with_direct_chunks"),
+        ),
         read=("P2PRechunkLayer",),
     ),
     # The worker from which results are fetched first
     Patch(
         switch="placement.nearest-first",
-        owner="WorkerStateMachine",
-        name="_select_workers_for_gather",
-        replace="placement.fetch_order.nearest_first",
+        functions=(
+            Function(
+                "WorkerStateMachine._select_workers_for_gather",
+                "placement.fetch_order.nearest_first",
+            ),
+        ),
         read=(
             *of(
                 "WorkerStateMachine",

@@ -14,6 +14,7 @@ Results that are references to files have to stay in memory: a class says so by 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -114,9 +115,12 @@ class Eviction:
 
 def install_for_worker(worker: Worker) -> None:
     """Let a worker choose what it spills; again costs nothing."""
+    # Its results may be kept for longer than the worker.
+    found = weakref.ref(worker)
 
     def core() -> WorkerCore | None:
-        line = line_of(worker)
+        known = found()
+        line = None if known is None else line_of(known)
         keeper = None if line is None else line.keeper
         return None if keeper is None else keeper.core
 

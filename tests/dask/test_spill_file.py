@@ -24,14 +24,18 @@ from backhaul.dask.worker.spill_file import FileSlow, SpillFile
 MIB = 1 << 20
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> SpillBuffer:
-    store = SpillBuffer(str(tmp_path / "storage"), target=1_000)
-    store.slow.data = FileSlow(store._slow_uncached)  # type: ignore[attr-defined]
+def store_with_one_file(directory: Path, target: int) -> Any:
+    store: Any = SpillBuffer(str(directory), target=target)
+    store.slow.data = FileSlow(store._slow_uncached)
     return store
 
 
-def file_of(store: SpillBuffer) -> SpillFile:
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    return store_with_one_file(tmp_path / "storage", 1_000)
+
+
+def file_of(store: Any) -> SpillFile:
     file = store._slow_uncached.d
     assert isinstance(file, SpillFile)
     return file
@@ -68,7 +72,7 @@ def test_extents_never_overlap_and_are_used_again(seed: int) -> None:
     assert extents.used_bytes == 0
 
 
-def test_values_come_back_as_they_were(store: SpillBuffer) -> None:
+def test_values_come_back_as_they_were(store: Any) -> None:
     values: dict[Any, Any] = {
         "array": np.arange(100_000.0),
         "two-dimensional": np.asfortranarray(np.ones((300, 400), "f4")),
@@ -85,39 +89,39 @@ def test_values_come_back_as_they_were(store: SpillBuffer) -> None:
         found = store[key]
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(found, value)
-            assert found.flags.writeable  # type: ignore[attr-defined]
-            assert found.ctypes.data % 16 == 0  # type: ignore[attr-defined]
+            assert found.flags.writeable
+            assert found.ctypes.data % 16 == 0
         elif isinstance(value, pd.DataFrame):
             pd.testing.assert_frame_equal(found, value)
         elif isinstance(value, list):
-            np.testing.assert_array_equal(found[0]["a"], value[0]["a"])  # type: ignore[index]
+            np.testing.assert_array_equal(found[0]["a"], value[0]["a"])
         else:
             assert found == value
 
 
 def test_the_same_numbers_are_counted_as_with_a_file_for_each(tmp_path: Path) -> None:
-    def counted(store: SpillBuffer) -> Any:
+    def counted(store: Any) -> Any:
         for number in range(5):
             store[number] = np.full(10_000, number)
         for number in range(5):
-            assert store[number][0] == number  # type: ignore[index]
+            assert store[number][0] == number
         del store[3]
         metrics = {key: value for key, value in store.cumulative_metrics.items() if value}
         counts = {key: value for key, value in metrics.items() if key[1] != "seconds"}
         return counts, store.spilled_total, sorted(store.fast), sorted(store.slow)
 
-    ours = SpillBuffer(str(tmp_path / "ours"), target=200_000)
-    ours.slow.data = FileSlow(ours._slow_uncached)  # type: ignore[attr-defined]
-    assert counted(ours) == counted(SpillBuffer(str(tmp_path / "dask"), target=200_000))
+    assert counted(store_with_one_file(tmp_path / "ours", 200_000)) == counted(
+        SpillBuffer(str(tmp_path / "dask"), target=200_000)
+    )
 
 
-def test_nothing_has_a_path(store: SpillBuffer, tmp_path: Path) -> None:
+def test_nothing_has_a_path(store: Any, tmp_path: Path) -> None:
     store["x"] = np.ones(1_000)
     assert "x" in store.slow
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_space_is_given_back(store: SpillBuffer) -> None:
+def test_space_is_given_back(store: Any) -> None:
     for number in range(10):
         store[number] = np.ones(100_000)
     descriptor = file_of(store)._descriptor
@@ -132,7 +136,7 @@ def test_space_is_given_back(store: SpillBuffer) -> None:
 
 
 def test_full_disk_keeps_a_result_in_memory(
-    store: SpillBuffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store["first"] = np.ones(1_000)
     with open("/dev/full", "wb") as full:
@@ -142,7 +146,7 @@ def test_full_disk_keeps_a_result_in_memory(
         assert "x" in store.fast
         assert "keeping data in memory" in caplog.text
     monkeypatch.undo()
-    assert store["first"][0] == 1  # type: ignore[index]
+    assert store["first"][0] == 1
     # Now there is space.
     assert list(file) == ["first", "x"]
 
@@ -174,7 +178,8 @@ def test_result_that_is_deleted_while_it_is_read_is_not_overwritten(tmp_path: Pa
 
 def test_worker_reads_into_the_arena_and_lends() -> None:
     def spilled(dask_worker: distributed.Worker) -> tuple[str, int]:
-        slow = dask_worker.data._slow_uncached  # type: ignore[attr-defined]
+        store: Any = dask_worker.data
+        slow = store._slow_uncached
         return type(slow).__name__, len(slow.d)
 
     with (
@@ -202,7 +207,8 @@ def test_worker_reads_into_the_arena_and_lends() -> None:
 
 def test_switch(tmp_path: Path) -> None:
     def name(dask_worker: distributed.Worker) -> str:
-        return type(dask_worker.data._slow_uncached).__name__  # type: ignore[attr-defined]
+        store: Any = dask_worker.data
+        return type(store._slow_uncached).__name__
 
     with (
         dask.config.set({"distributed.comm.backhaul.spill-file": False}),

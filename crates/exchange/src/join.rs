@@ -22,9 +22,9 @@ const ROWS_MAX: usize = u32::MAX as usize - 1;
 /// Left rows that the result has
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JoinKind {
-    /// Those with a partner
+    /// Rows with a partner
     Inner,
-    /// All; those without a partner have a missing right row
+    /// All; rows without a partner have a missing right row
     Left,
 }
 

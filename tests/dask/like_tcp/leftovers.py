@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import time
 from typing import Any
@@ -12,10 +13,17 @@ from distributed import Client, Scheduler, Worker
 
 from tests.dask.like_tcp import logs
 
-__all__ = ["leftovers"]
+__all__ = ["keep_imports", "leftovers"]
 
 #: For how long a released task may stay, on a busy machine
 _SETTLES_S = 20.0
+
+
+def keep_imports() -> None:
+    """Keeps what a worker imports for all programs out of the collection that ends each program."""
+    importlib.import_module("tests.dask.like_tcp.kit")
+    gc.collect()
+    gc.freeze()
 
 
 def _is_program(client: str) -> bool:

@@ -104,6 +104,7 @@ class Session:
         # One after the other, as Dask lists workers in the order in which they have registered
         cluster.scale(2)
         client.wait_for_workers(2)
+        client.run(leftovers.keep_imports)
         leftovers.worker_logs(client)
         logs.taken()
         return Run(client, cluster)

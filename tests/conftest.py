@@ -12,10 +12,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.processor_times import ProcessorTimes
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Heed SIGINT, which a shell has ignored by what it starts in the background; be patient.
 
     Tests send it to programs that they start, and these inherit that.
@@ -25,6 +27,7 @@ def pytest_configure() -> None:
     # On a busy machine any example may take 200 ms.
     hypothesis.settings.register_profile("busy", deadline=None)
     hypothesis.settings.load_profile("busy")
+    config.pluginmanager.register(ProcessorTimes())
 
 
 @pytest.fixture(scope="module", autouse=True)

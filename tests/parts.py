@@ -38,6 +38,8 @@ REASONS_MAX: Final = 3
 AGAIN_MAX: Final = 5
 #: How often a failed test has to pass alone
 AGAIN_RUNS: Final = 3
+#: Tests of all parts that are named for the processor time that they took
+COSTLY_MAX: Final = 10
 #: Lines that are shown of an error
 ERROR_LINES_MAX: Final = 5
 
@@ -48,6 +50,7 @@ _PYTEST_END = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s")
 _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$")
 _PYTEST_HEAD = re.compile(r"^_{3,} (?:ERROR at \w+ of )?(\S.*?) _{3,}$")
 _PYTEST_SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^:]+(?::\d+)?: (.*)")
+_PYTEST_COST = re.compile(r"^CPU (\d+\.\d) s: (\S.*)$")
 _CARGO_END = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 _CARGO_FAILED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED")
 _CARGO_HEAD = re.compile(r"^---- (\S+) stdout ----$")
@@ -74,6 +77,10 @@ class Part:
     seconds: float = 0.0
     #: Of processors, with all that it has started and waited for
     cpu_seconds: float = 0.0
+    #: When its log was last written to, in seconds of the clock
+    ended_at: float = 0.0
+    #: Processor time of the tests that took most, each with its name
+    costly: list[tuple[float, str]] = field(default_factory=list)
     last_line: str = ""
 
     @property
@@ -143,6 +150,7 @@ def read(name: str) -> Part:
     if not log.exists():
         part.last_line = "it was not begun"
         return part
+    part.ended_at = log.stat().st_mtime
     first, *lines = log.read_text(errors="replace").splitlines()
     part.command = json.loads(first.removeprefix(_COMMAND))
     for line in lines:
@@ -162,6 +170,8 @@ def _read_line(part: Part, line: str) -> None:
     elif counted := _PYTEST_END.match(line):
         for number, kind in _COUNTS.findall(counted[1]):
             part.counts["failed" if kind.startswith("error") else kind] += int(number)
+    elif cost := _PYTEST_COST.match(line):
+        part.costly.append((float(cost[1]), cost[2]))
     elif counted := _CARGO_END.match(line):
         for kind, number in zip(("passed", "failed", "skipped"), counted.groups(), strict=True):
             part.counts[kind] += int(number)
@@ -225,7 +235,7 @@ def settle(parts: list[Part]) -> None:
 
 def summary(parts: list[Part]) -> str:
     """Say what came of all parts; the last line has the sums."""
-    lines = [str(part) for part in parts]
+    lines = [*map(str, parts), *_costly_lines(parts)]
     failures = [(part, failure) for part in parts for failure in part.failures]
     for part, failure in failures[:NAMED_MAX]:
         kind = "unsteady, passes alone: " if failure in part.unsteady else ""
@@ -240,9 +250,26 @@ def summary(parts: list[Part]) -> str:
     unsteady = sum(len(part.unsteady) for part in parts)
     lines.append(
         f"total: {sums['passed']} passed, {sums['failed'] - unsteady + silent} failed, "
-        f"{sums['skipped']} skipped" + (f", {unsteady} unsteady" if unsteady else "")
+        f"{sums['skipped']} skipped" + (f", {unsteady} unsteady" if unsteady else "") + _took(parts)
     )
     return "\n".join(lines)
+
+
+def _costly_lines(parts: list[Part]) -> list[str]:
+    costly = sorted((cost for part in parts for cost in part.costly), reverse=True)[:COSTLY_MAX]
+    lines = [f"  {seconds:5.1f} s of CPU: {name[:120]}" for seconds, name in costly]
+    return ["most processor time, of Python:", *lines] if lines else []
+
+
+def _took(parts: list[Part]) -> str:
+    """Say how long parts took that ran beside one another."""
+    ran = [part for part in parts if part.ended_at]
+    if not ran:
+        return ""
+    began_at = min(part.ended_at - part.seconds for part in ran)
+    seconds = max(part.ended_at for part in ran) - began_at
+    cpu_seconds = sum(part.cpu_seconds for part in ran)
+    return f"; {seconds / 60:.1f} min ({cpu_seconds / 60:.1f} of CPU)"
 
 
 def main(arguments: list[str]) -> int:

@@ -43,6 +43,13 @@ def printing(text: str, status: int = 0) -> list[str]:
     return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({status})"]
 
 
+def total(out: str) -> str:
+    """Return the counts of the last line of a summary, which ends with times."""
+    counts, _, times = out.splitlines()[-1].partition("; ")
+    assert re.fullmatch(r"\d+\.\d min \(\d+\.\d of CPU\)", times)
+    return counts
+
+
 def test_pytest_is_understood(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", str(tmp_path)]
@@ -72,7 +79,7 @@ def test_what_did_not_say_what_it_ran_has_failed(capfd: pytest.CaptureFixture[st
     assert re.search(r"^fine .* \d+\.\d min \(\d+\.\d of CPU\)$", out, re.MULTILINE)
     assert "exit status 101: error: could not compile" in out
     assert "it did not end: it was not begun" in out
-    assert out.splitlines()[-1] == "total: 3 passed, 3 failed, 0 skipped"
+    assert total(out) == "total: 3 passed, 3 failed, 0 skipped"
 
 
 def test_the_summary_fits_a_screen() -> None:
@@ -91,12 +98,54 @@ def test_what_a_part_took_of_processors_counts_what_it_started() -> None:
     assert parts.read("busy").cpu_seconds >= 1
 
 
+def test_the_tests_that_take_most_of_the_processors_are_named() -> None:
+    for name, costs in {"one": (3, 70), "other": (12, 1)}.items():
+        costly = "\n".join(f"CPU {cost}.5 s: tests/test_x.py::test_{cost}" for cost in costs)
+        parts.run(name, printing(f"{costly}\n== 2 passed in 99.00s =="))
+    lines = parts.summary([parts.read("one"), parts.read("other")]).splitlines()
+    assert [line.rpartition("_")[2] for line in lines[3:-1]] == ["70", "12", "3", "1"]
+    assert "70.5 s of CPU: tests/test_x.py::test_70" in lines[3]
+
+
+def test_the_processor_time_of_a_test_and_of_its_fixtures_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(COUNTING)
+    (tmp_path / "test_some.py").write_text(BUSY)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    assert parts.run("busy", command) == 0
+    (first, of_test), (second, of_fixtures) = parts.read("busy").costly
+    assert of_test.endswith("test_some.py::test_busy")
+    assert of_fixtures.startswith("fixtures of ")
+    assert first >= 1
+    assert second >= 0.4
+
+
 def test_all_is_well_where_all_passed() -> None:
     parts.run(
         "fine", printing("1 failed in a test of tests\n=== 12 passed in 61.20s (0:01:01) ===")
     )
     assert parts.main(["summary", "fine"]) == 0
     assert parts.main(["nonsense"]) == 2
+
+
+COUNTING = """
+from tests.processor_times import ProcessorTimes
+
+def pytest_configure(config):
+    config.pluginmanager.register(ProcessorTimes())
+"""
+
+BUSY = """
+import subprocess, sys, time
+import pytest
+
+@pytest.fixture
+def busy():
+    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.5: pass"])
+
+def test_busy(busy):
+    until = time.process_time() + 1.2
+    while time.process_time() < until: pass
+"""
 
 
 RARE = """
@@ -128,12 +177,12 @@ def test_a_failure_that_passes_alone_is_unsteady(
     out, _ = capfd.readouterr()
     assert "rare: unsteady, passes alone: test_some.py::test_rare[with a space]" in out
     assert "AssertionError: among others" in out
-    assert out.splitlines()[-1] == "total: 0 passed, 0 failed, 0 skipped, 1 unsteady"
+    assert total(out) == "total: 0 passed, 0 failed, 0 skipped, 1 unsteady"
     assert parts.run("both", command) == 1
     assert parts.main(["summary", "both"]) == 1
     out, _ = capfd.readouterr()
     assert "both: test_some.py::test_wrong[with a space]" in out
-    assert out.splitlines()[-1] == "total: 0 passed, 1 failed, 0 skipped, 1 unsteady"
+    assert total(out) == "total: 0 passed, 1 failed, 0 skipped, 1 unsteady"
 
 
 def test_the_error_of_a_rust_test_is_shown() -> None:

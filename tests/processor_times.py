@@ -19,6 +19,8 @@ __all__ = ["SHOWN", "ProcessorTimes"]
 
 #: Tests and fixtures that are named
 SHOWN: Final = 10
+#: What takes less is not named
+_SECONDS_MIN: Final = 0.5
 
 
 def _used_seconds() -> float:
@@ -52,9 +54,10 @@ class ProcessorTimes:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the names, those that took most first."""
-        terminalreporter.section("most processor time")
-        costly = sorted(self._seconds.items(), key=lambda cost: cost[1], reverse=True)
-        for name, seconds in costly[:SHOWN]:
+        costly = [cost for cost in self._seconds.items() if cost[1] >= _SECONDS_MIN]
+        if costly:
+            terminalreporter.section("most processor time")
+        for name, seconds in sorted(costly, key=lambda cost: cost[1], reverse=True)[:SHOWN]:
             terminalreporter.write_line(f"CPU {seconds:.1f} s: {name}")
 
     @contextmanager

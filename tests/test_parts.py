@@ -116,7 +116,7 @@ def test_the_processor_time_of_a_test_and_of_its_fixtures_is_counted(tmp_path: P
     assert of_test.endswith("test_some.py::test_busy")
     assert of_fixtures.startswith("fixtures of ")
     assert first >= 1
-    assert second >= 0.4
+    assert second >= 0.6
 
 
 def test_all_is_well_where_all_passed() -> None:
@@ -140,7 +140,7 @@ import pytest
 
 @pytest.fixture
 def busy():
-    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.5: pass"])
+    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.7: pass"])
 
 def test_busy(busy):
     until = time.process_time() + 1.2

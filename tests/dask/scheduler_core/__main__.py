@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 from collections.abc import Callable
 
 from .pinned import pin
+
+
+@functools.cache
+def load() -> None:
+    """Import what `main` runs, with upstream's sets in order."""
+    pin()
+    from . import differential, directed  # noqa: F401
 
 
 def main() -> int:
@@ -17,7 +25,7 @@ def main() -> int:
         # stream always.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    pin()
+    load()
     from . import differential, directed
 
     if sys.argv[1:] == ["--directed"]:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.dask.forked import Forks
 
 
-def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # A process of its own: upstream's modules are loaded in another way there.
-    return subprocess.run(
-        [sys.executable, "-m", "tests.dask.scheduler_core", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+@pytest.fixture(scope="module")
+def differential() -> Iterator[Forks]:
+    """Run random events in processes apart: upstream's modules are loaded in another way there."""
+    with Forks("tests.dask.scheduler_core") as forks:
+        yield forks
 
 
 @pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
-def test_equal_on_a_few_streams(looks: list[str]) -> None:
+def test_equal_on_a_few_streams(differential: Forks, looks: list[str]) -> None:
     ended = differential("--seeds", "4", "--length", "60", *looks)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     counted = re.search(r"'transitions': (\d+)", ended.stdout)
@@ -34,7 +26,7 @@ def test_equal_on_a_few_streams(looks: list[str]) -> None:
     assert int(counted[1]) > 100, ended.stdout
 
 
-def test_equal_where_tasks_ask_for_resources() -> None:
+def test_equal_where_tasks_ask_for_resources(differential: Forks) -> None:
     ended = differential("--seeds", "6", "--length", "80", "--ask")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # Some wait for room, and are looked at again.
@@ -42,7 +34,9 @@ def test_equal_where_tasks_ask_for_resources() -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--convert"], ["--ask"]], ids=["", "convert", "ask"])
-def test_equal_where_tasks_are_placed_by_what_links_cost(more: list[str]) -> None:
+def test_equal_where_tasks_are_placed_by_what_links_cost(
+    differential: Forks, more: list[str]
+) -> None:
     ended = differential("--seeds", "6", "--first", "11", "--place", *more)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # Roots are planned, and results are on their way.
@@ -52,35 +46,35 @@ def test_equal_where_tasks_are_placed_by_what_links_cost(more: list[str]) -> Non
         assert int(counted[1]) > 0, ended.stdout
 
 
-def test_links_that_ours_does_not_hear_of_are_noticed() -> None:
+def test_links_that_ours_does_not_hear_of_are_noticed(differential: Forks) -> None:
     ended = differential("--seeds", "8", "--place", "--forget", "links", "--no-shrink")
     assert ended.returncode == 1, ended.stdout + ended.stderr
 
 
-def test_a_missing_event_is_noticed_where_tasks_ask_for_resources() -> None:
+def test_a_missing_event_is_noticed_where_tasks_ask_for_resources(differential: Forks) -> None:
     ended = differential("--seeds", "2", "--ask", "--forget", "long_running", "--no-shrink")
     assert ended.returncode == 1, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
-def test_equal_on_streams_that_once_were_not(converts: list[str]) -> None:
+def test_equal_on_streams_that_once_were_not(differential: Forks, converts: list[str]) -> None:
     ended = differential("--kept", "--every", *converts)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_equal_when_the_core_is_converted_and_taken_back() -> None:
+def test_equal_when_the_core_is_converted_and_taken_back(differential: Forks) -> None:
     ended = differential("--seeds", "4", "--length", "60", "--convert")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for what in ("conversions", "adoptions", "adopted memory", "adopted processing"):
         assert f"'{what}': " in ended.stdout, ended.stdout
 
 
-def test_states_that_random_streams_rarely_reach_are_converted() -> None:
+def test_states_that_random_streams_rarely_reach_are_converted(differential: Forks) -> None:
     ended = differential("--directed")
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_a_part_that_is_not_converted_is_noticed() -> None:
+def test_a_part_that_is_not_converted_is_noticed(differential: Forks) -> None:
     ended = differential(
         "--seeds", "2", "--length", "60", "--convert", "--lose", "clients", "--no-shrink"
     )
@@ -88,7 +82,7 @@ def test_a_part_that_is_not_converted_is_noticed() -> None:
     assert "clients" in ended.stdout, ended.stdout
 
 
-def test_a_missing_event_is_noticed() -> None:
+def test_a_missing_event_is_noticed(differential: Forks) -> None:
     ended = differential(
         "--seeds", "2", "--length", "60", "--forget", "task_finished", "--no-shrink"
     )
@@ -96,7 +90,9 @@ def test_a_missing_event_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
-def test_a_difference_that_no_message_shows_is_noticed(converts: list[str]) -> None:
+def test_a_difference_that_no_message_shows_is_noticed(
+    differential: Forks, converts: list[str]
+) -> None:
     arguments = ["--seeds", "4", "--length", "60", "--shift", "--no-shrink", *converts]
     ended = differential(*arguments)
     assert ended.returncode == 1, ended.stdout + ended.stderr

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from .differential import main
+from . import differential
 
-if __name__ == "__main__":
+
+def load() -> None:
+    """Do nothing: what `main` runs is imported with this module."""
+
+
+def main() -> int:
+    """Run what `differential` does, where hashes of texts are always the same."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets list their members by hashes: a seed is to mean one stream always.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    sys.exit(main(sys.argv[1:]))
+    return differential.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.dask.forked import Forks
 
 
-def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # A process of its own: hashes of upstream's tasks are others there.
-    return subprocess.run(
-        [sys.executable, "-m", "tests.dask.worker_core", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+@pytest.fixture(scope="module")
+def differential() -> Iterator[Forks]:
+    """Run random events in processes apart: hashes of upstream's tasks are others there."""
+    with Forks("tests.dask.worker_core") as forks:
+        yield forks
 
 
 @pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
-def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
+def test_equal_with_the_state_in_rust(differential: Forks, looks: list[str]) -> None:
     ended = differential("--seeds", "48", *looks)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for what in ("transitions", "lived through", "taken over"):
@@ -38,13 +30,13 @@ def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
 # A value that was stored for an event stayed although the event had another use for its task; the
 # source of a fetch was chosen by the priority that a task had when it was first to be fetched.
 @pytest.mark.parametrize("seed", [84022455, 84027360, 85004590, 87032398, 88013279])
-def test_streams_that_differed(seed: int) -> None:
+def test_streams_that_differed(differential: Forks, seed: int) -> None:
     ended = differential("--seeds", "1", "--first", str(seed))
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("broken", ["count", "log"])
-def test_what_is_left_out_is_noticed(broken: str) -> None:
+def test_what_is_left_out_is_noticed(differential: Forks, broken: str) -> None:
     ended = differential("--seeds", "4", "--break", broken)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "upstream has" in ended.stdout

@@ -72,22 +72,22 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 	cargo test --workspace --no-run
 	@$(BIN)/python -m compileall -q python tests benches
 	@rm -rf .test-logs
-	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python,test-dask test-newest test-rest test-oldest) \
-	  test-rust test-model test-loom; \
-	$(BIN)/python tests/parts.py summary \
-	  $(if $(ARGS),test-python,test-dask test-newest test-rest test-oldest) \
-	  test-rust test-model test-loom
+	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going $(TEST_PARTS); \
+	$(BIN)/python tests/parts.py summary $(TEST_PARTS)
+
+TEST_PARTS = $(if $(ARGS),test-python,test-dask test-rest test-cores test-jobs test-newest) \
+  test-rust test-model test-loom $(if $(ARGS),,test-oldest)
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
 	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
 
-# Apart from the others: nobody else waits for it. At a load of 24, what takes ten seconds takes longer
-# than the three minutes of the usual watchdog
+# At a load of 24, ten seconds of work take longer than the three minutes of the usual watchdog. `make
+# test-all` takes more seeds
+MODEL_SEEDS ?= 2
 .PHONY: test-model
-test-model: $(VENV)/.run ## Random operations against the plain models for some minutes
-	BACKHAUL_STRESS_SEEDS=5 BACKHAUL_WATCHDOG_S=1200 $(PART) test-model -- \
+test-model: $(VENV)/.run ## Random operations against the plain models for a minute (MODEL_SEEDS=5)
+	BACKHAUL_STRESS_SEEDS=$(MODEL_SEEDS) BACKHAUL_WATCHDOG_S=1200 $(PART) test-model -- \
 	  $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 
 .PHONY: test-loom
@@ -99,15 +99,26 @@ test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-
 test-python: build $(VENV)/.dev ## The Python tests alone
 	$(PART) test-python -- $(BIN)/python -m pytest $(ARGS)
 
-# The longer half of them. Each half has a cache of its own, as they run beside one another
+# They run beside one another, so each part has a cache
+PYTEST_PART = $(PART) $@ -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_$@
+TESTS_OF_CORES = $(addprefix tests/dask/,execution scheduler_core upstream worker_core)
+TESTS_OF_JOBS = $(addprefix tests/dask/,exchange like_tcp)
+
+.PHONY: test-cores
+test-cores: build $(VENV)/.dev
+	$(PYTEST_PART) $(TESTS_OF_CORES)
+
+.PHONY: test-jobs
+test-jobs: build $(VENV)/.dev
+	$(PYTEST_PART) $(TESTS_OF_JOBS)
+
 .PHONY: test-dask
 test-dask: build $(VENV)/.dev
-	$(PART) test-dask -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
+	$(PYTEST_PART) $(addprefix --ignore=,$(TESTS_OF_CORES) $(TESTS_OF_JOBS)) tests/dask
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev
-	$(PART) test-rest -- \
-	  $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
+	$(PYTEST_PART) --ignore=tests/dask
 
 .PHONY: test-oldest
 test-oldest: $(NEWEST_VENV)/.installed ## A job with a killed worker on the oldest Dask that is supported
@@ -244,6 +255,7 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 # Minutes for each of the two
 .PHONY: test-all
 test-all: test test-releases ## `make test`, then all of tests/dask on the newest Dask, and the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
+	$(MAKE) --no-print-directory test-model MODEL_SEEDS=5
 	$(MAKE) --no-print-directory test-newest ARGS='-m "not once" tests/dask'
 	$(BIN)/python -m tests.dask.missing_names
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \

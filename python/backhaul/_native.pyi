@@ -491,10 +491,11 @@ class Join:
         left: Sequence[Buffer],
         right: Sequence[Buffer],
         slot: int,
-        keys: tuple[int, int],
-        keeps_left: bool,
+        keys: tuple[Sequence[int], Sequence[int]],
+        how: str,
+        columns: Sequence[tuple[bool, int, int | None]],
     ) -> Join:
-        """Join one slot on one column of each frame, without the GIL.
+        """Join one slot on columns of each frame, without the GIL.
 
         Parameters
         ----------
@@ -502,10 +503,14 @@ class Join:
             The blocks of both frames.
         slot : int
             The slot.
-        keys : tuple of int
-            The columns with the keys, of one type.
-        keeps_left : bool
-            Whether left rows without a partner are in the result, with a missing right row.
+        keys : tuple of sequence of int
+            The columns with the keys, of the same types.
+        how : str
+            ``"inner"``, ``"left"``, ``"outer"``, or ``"semi"``: left rows with a partner, each with
+            the first one.
+        columns : sequence of tuple
+            For each column of the result, whether it is of the right frame, its number there, and
+            the column of the other frame that replaces missing rows, or None.
 
         Raises
         ------
@@ -518,30 +523,27 @@ class Join:
         """Rows of the result."""
 
     @property
-    def has_missing(self) -> bool:
-        """True if a row of the result has no right row."""
+    def text_bytes(self) -> list[int]:
+        """Bytes of text of each column of the result; 0 for those that are no text."""
 
-    def text_bytes(self, is_right: bool, column: int) -> int:
-        """Return the bytes of text of a column in the result; 0 if it is no text."""
+    def has_missing(self, is_right: bool) -> bool:
+        """Tell whether a row of the result has no row of a frame."""
 
     def gather(
         self,
         left: Sequence[Buffer],
         right: Sequence[Buffer],
-        columns: Sequence[tuple[bool, int]],
         targets: Sequence[tuple[Buffer, ...]],
     ) -> list[int]:
-        """Gather columns of the result from the blocks, without the GIL.
+        """Gather the columns of the result from the blocks, without the GIL.
 
-        Where `has_missing`, integers of the right frame are converted to ``float64``, and missing
-        rows are NaN, NaT or null.
+        Where rows of a frame are missing and no other column replaces them, integers are converted
+        to ``float64``. Missing values are NaN, NaT, null, or 2 for booleans.
 
         Parameters
         ----------
         left, right : sequence of buffer
             The blocks that were joined.
-        columns : sequence of tuple
-            For each column, whether it is of the right frame, and its number there.
         targets : sequence of tuple of buffer
             Memory for each column, as for `assemble_pieces`.
 

@@ -73,7 +73,7 @@ fn kernels(criterion: &mut Criterion) {
                             &blocks,
                             &blocks,
                             slot,
-                            [0, 0],
+                            [&[0], &[0]],
                             JoinKind::Inner,
                             &mut scratch,
                         )

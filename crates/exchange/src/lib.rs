@@ -26,7 +26,7 @@ pub use block::{Block, Layout};
 pub use column::{Column, Kind, Text};
 pub use extract::extract;
 pub use hash::hash_rows;
-pub use join::{Join, JoinKind, Scratch, Side};
+pub use join::{Join, JoinKind, Scratch, Side, Source};
 pub use partition::Partitioning;
 
 use thiserror::Error;

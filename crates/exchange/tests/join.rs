@@ -1,21 +1,31 @@
 //! Joins against a naive model: a loop over all pairs of rows
 
+use std::cmp::Ordering;
+
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Join, JoinKind, Kind, Partitioning, Scratch, Side, Target, Text,
+    Block, Column, ExchangeError, Join, JoinKind, Kind, Partitioning, Scratch, Side, Source,
+    Target, Text,
 };
 use proptest::prelude::*;
 
 /// Rows of one input partition: number, text
 type Rows = Vec<(i16, Option<String>)>;
-/// Rows of a result: number and text of both frames; no right row is `None`
-type Pairs = Vec<(i16, Option<String>, Option<(i16, Option<String>)>)>;
+/// Number and text of a row
+type Row = (i16, Option<String>);
+/// Row of a result: number and text of both frames; no row is `None`
+type Pair = (Option<Row>, Option<Row>);
+type Pairs = Vec<Pair>;
+/// Number of a row, unless the row is missing, and text
+type Gathered = (Option<i16>, Option<String>);
 
-/// Column of the key
-#[derive(Clone, Copy, Debug)]
-enum Key {
-    Number,
-    Text,
-}
+/// Columns of the keys
+const KEYS: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[1, 0]];
+const KINDS: [JoinKind; 4] = [
+    JoinKind::Inner,
+    JoinKind::Left,
+    JoinKind::Outer,
+    JoinKind::Semi,
+];
 
 /// Writes a block with all rows in slot 1 of 2
 fn block_of(rows: &Rows) -> Vec<u8> {
@@ -55,88 +65,128 @@ fn read(blocks: &[Vec<u8>]) -> Result<Vec<Block<'_>>, ExchangeError> {
     blocks.iter().map(|block| Block::read(block)).collect()
 }
 
-/// Values of one column of a result
-struct Gathered {
-    numbers: Vec<u8>,
-    text: Vec<Option<String>>,
-}
-
-fn gather(join: &Join, side: Side, blocks: &[Block<'_>]) -> Result<Gathered, ExchangeError> {
+/// Gathers the rows of one frame; the number of a missing row is `None`
+fn gather(
+    join: &Join,
+    side: Side,
+    left: &[Block<'_>],
+    right: &[Block<'_>],
+    other: bool,
+) -> Result<Vec<Gathered>, ExchangeError> {
     let rows = join.rows();
-    let is_converted = side == Side::Right && join.has_missing();
+    let source = |column| Source {
+        side,
+        column,
+        other: other.then_some(column),
+    };
+    let is_converted = join.has_missing(side) && !other;
     let mut numbers = vec![0; rows * if is_converted { 8 } else { 2 }];
-    join.gather(side, blocks, 0, &mut Target::Fixed(&mut numbers))?;
+    join.gather(source(0), left, right, &mut Target::Fixed(&mut numbers))?;
     let mut offsets = vec![0; (rows + 1) * 8];
     let mut validity = vec![0xFF; rows.div_ceil(8)];
-    let mut bytes = vec![0; join.text_bytes(side, blocks)?[1]];
+    let mut bytes = vec![0; join.text_bytes(source(1), left, right)?];
     let mut target = Target::Text {
         offsets: &mut offsets,
         validity: &mut validity,
         bytes: &mut bytes,
     };
-    let nulls = join.gather(side, blocks, 1, &mut target)?;
+    let nulls = join.gather(source(1), left, right, &mut target)?;
     let (offsets, _) = offsets.as_chunks::<8>();
     let offset = |row: usize| u64::from_le_bytes(offsets[row]) as usize;
-    let text: Vec<_> = (0..rows)
+    let number = |row: usize| {
+        if is_converted {
+            let number = f64::from_le_bytes(numbers.as_chunks::<8>().0[row]);
+            (!number.is_nan()).then_some(number as i16)
+        } else {
+            Some(i16::from_le_bytes(numbers.as_chunks::<2>().0[row]))
+        }
+    };
+    let found: Vec<_> = (0..rows)
         .map(|row| {
             let value = &bytes[offset(row)..offset(row + 1)];
-            (validity[row / 8] >> (row % 8) & 1 == 1)
-                .then(|| String::from_utf8_lossy(value).into_owned())
+            let text = (validity[row / 8] >> (row % 8) & 1 == 1)
+                .then(|| String::from_utf8_lossy(value).into_owned());
+            (number(row), text)
         })
         .collect();
-    assert_eq!(nulls, text.iter().filter(|value| value.is_none()).count());
-    Ok(Gathered { numbers, text })
+    assert_eq!(nulls, found.iter().filter(|row| row.1.is_none()).count());
+    Ok(found)
+}
+
+fn join_of(
+    left: &[Block<'_>],
+    right: &[Block<'_>],
+    key: &[usize],
+    kind: JoinKind,
+) -> Result<Join, ExchangeError> {
+    Join::new(left, right, 1, [key; 2], kind, &mut Scratch::default())
 }
 
 fn joined(
     left: &[Vec<u8>],
     right: &[Vec<u8>],
-    key: Key,
+    key: &[usize],
     kind: JoinKind,
 ) -> Result<Pairs, ExchangeError> {
     let (left, right) = (read(left)?, read(right)?);
-    let key = key as usize;
-    let join = Join::new(&left, &right, 1, [key; 2], kind, &mut Scratch::default())?;
-    let found = gather(&join, Side::Left, &left)?;
-    let partners = gather(&join, Side::Right, &right)?;
-    let (numbers, _) = found.numbers.as_chunks::<2>();
-    let partner_number = |row: usize| -> Option<i16> {
-        if join.has_missing() {
-            let (numbers, _) = partners.numbers.as_chunks::<8>();
-            let number = f64::from_le_bytes(numbers[row]);
-            (!number.is_nan()).then_some(number as i16)
-        } else {
-            let (numbers, _) = partners.numbers.as_chunks::<2>();
-            Some(i16::from_le_bytes(numbers[row]))
-        }
-    };
-    Ok((0..join.rows())
-        .map(|row| {
-            let partner = partner_number(row).map(|number| (number, partners.text[row].clone()));
-            let number = i16::from_le_bytes(numbers[row]);
-            (number, found.text[row].clone(), partner)
-        })
-        .collect())
+    let join = join_of(&left, &right, key, kind)?;
+    let lefts = gather(&join, Side::Left, &left, &right, false)?;
+    let rights = gather(&join, Side::Right, &left, &right, false)?;
+    let row = |(number, text): Gathered| number.map(|number| (number, text));
+    let pairs: Pairs = lefts
+        .into_iter()
+        .map(row)
+        .zip(rights.into_iter().map(row))
+        .collect();
+    let filled = gather(&join, Side::Left, &left, &right, true)?;
+    for (pair, (number, text)) in pairs.iter().zip(filled) {
+        let either = pair.0.as_ref().or(pair.1.as_ref());
+        assert_eq!(either, number.map(|number| (number, text)).as_ref());
+    }
+    Ok(pairs)
 }
 
-fn model(left: &[Rows], right: &[Rows], key: Key, kind: JoinKind) -> Pairs {
+/// Compares keys, null last
+fn compare(row: &Row, other: &Row, key: &[usize]) -> Ordering {
+    let text = |row: &Row| (row.1.is_none(), row.1.clone());
+    key.iter().fold(Ordering::Equal, |order, column| {
+        order.then_with(|| match column {
+            0 => row.0.cmp(&other.0),
+            _ => text(row).cmp(&text(other)),
+        })
+    })
+}
+
+fn model(left: &[Rows], right: &[Rows], key: &[usize], kind: JoinKind) -> Pairs {
     let right: Vec<_> = right.iter().flatten().collect();
+    let left: Vec<_> = left.iter().flatten().collect();
+    let is_pair = |row: &Row, other: &Row| compare(row, other, key).is_eq();
     let mut pairs = Pairs::new();
-    for (number, text) in left.iter().flatten() {
-        let before = pairs.len();
-        for (partner, partner_text) in &right {
-            let is_pair = match key {
-                Key::Number => number == partner,
-                Key::Text => text == partner_text,
-            };
-            if is_pair {
-                let partner = Some((*partner, partner_text.clone()));
-                pairs.push((*number, text.clone(), partner));
-            }
+    for &row in &left {
+        let partners = right.iter().filter(|other| is_pair(row, other));
+        let found: Vec<_> = match kind {
+            JoinKind::Semi => partners.take(1).collect(),
+            _ => partners.collect(),
+        };
+        if found.is_empty() && matches!(kind, JoinKind::Left | JoinKind::Outer) {
+            pairs.push((Some(row.clone()), None));
         }
-        if pairs.len() == before && kind == JoinKind::Left {
-            pairs.push((*number, text.clone(), None));
-        }
+        pairs.extend(
+            found
+                .into_iter()
+                .map(|&other| (Some(row.clone()), Some(other.clone()))),
+        );
+    }
+    if kind == JoinKind::Outer {
+        let alone = right
+            .iter()
+            .filter(|other| !left.iter().any(|row| is_pair(row, other)));
+        pairs.extend(alone.map(|&other| (None, Some(other.clone()))));
+        let row = |pair: &Pair| pair.0.clone().or_else(|| pair.1.clone());
+        pairs.sort_by(|pair, other| match (row(pair), row(other)) {
+            (Some(row), Some(other)) => compare(&row, &other, key),
+            _ => Ordering::Equal,
+        });
     }
     pairs
 }
@@ -152,11 +202,9 @@ proptest! {
     fn pairs_are_those_of_the_model(left in inputs(), right in inputs()) {
         let blocks = |inputs: &[Rows]| inputs.iter().map(block_of).collect::<Vec<_>>();
         let (left_blocks, right_blocks) = (blocks(&left), blocks(&right));
-        for key in [Key::Number, Key::Text] {
-            for kind in [JoinKind::Inner, JoinKind::Left] {
-                let found = joined(&left_blocks, &right_blocks, key, kind);
-                prop_assert_eq!(found.expect("valid blocks"), model(&left, &right, key, kind));
-            }
+        for (key, kind) in KEYS.iter().flat_map(|&key| KINDS.map(|kind| (key, kind))) {
+            let found = joined(&left_blocks, &right_blocks, key, kind);
+            prop_assert_eq!(found.expect("valid blocks"), model(&left, &right, key, kind));
         }
     }
 
@@ -170,9 +218,9 @@ proptest! {
         let word = place.index(block.len() / 8) * 8;
         block[word..word + 8].copy_from_slice(&value);
         let sound = block_of(&left[0][..left[0].len().min(9)].to_vec());
-        for key in [Key::Number, Key::Text] {
-            let _ = joined(std::slice::from_ref(&block), std::slice::from_ref(&sound), key, JoinKind::Left);
-            let _ = joined(std::slice::from_ref(&sound), std::slice::from_ref(&block), key, JoinKind::Inner);
+        for (key, kind) in KEYS.iter().flat_map(|&key| KINDS.map(|kind| (key, kind))) {
+            let _ = joined(std::slice::from_ref(&block), std::slice::from_ref(&sound), key, kind);
+            let _ = joined(std::slice::from_ref(&sound), std::slice::from_ref(&block), key, kind);
         }
     }
 }
@@ -181,22 +229,22 @@ proptest! {
 fn keys_of_different_types_are_refused() {
     let block = block_of(&vec![(1, None)]);
     let blocks = [Block::read(&block).expect("a valid block")];
-    let found = Join::new(
-        &blocks,
-        &blocks,
-        1,
-        [0, 1],
-        JoinKind::Inner,
-        &mut Scratch::default(),
-    );
-    assert_eq!(found.map(|_| ()), Err(ExchangeError::Mismatch));
-    let found = Join::new(
-        &blocks,
-        &blocks,
-        1,
-        [0, 2],
-        JoinKind::Inner,
-        &mut Scratch::default(),
-    );
-    assert_eq!(found.map(|_| ()), Err(ExchangeError::Mismatch));
+    let keys: [[&[usize]; 2]; 5] = [
+        [&[0], &[1]],
+        [&[0], &[2]],
+        [&[0, 1], &[1, 0]],
+        [&[0, 1], &[0]],
+        [&[], &[]],
+    ];
+    for keys in keys {
+        let found = Join::new(
+            &blocks,
+            &blocks,
+            1,
+            keys,
+            JoinKind::Inner,
+            &mut Scratch::default(),
+        );
+        assert_eq!(found.map(|_| ()), Err(ExchangeError::Mismatch));
+    }
 }

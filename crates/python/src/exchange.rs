@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use backhaul_exchange::{
     Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Partitioning as Assignment,
-    Scratch, Side, Target, Text, assemble, extract, piece_bytes, piece_rows,
+    Scratch, Side, Source, Target, Text, assemble, extract, piece_bytes, piece_rows,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -129,7 +129,8 @@ thread_local! {
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Join {
     pairs: Pairs,
-    text_bytes: [Vec<usize>; 2],
+    sources: Vec<Source>,
+    text_bytes: Vec<usize>,
 }
 
 #[pymethods]
@@ -141,29 +142,38 @@ impl Join {
         left: Vec<Bound<'_, PyAny>>,
         right: Vec<Bound<'_, PyAny>>,
         slot: usize,
-        keys: (usize, usize),
-        keeps_left: bool,
+        keys: (Vec<usize>, Vec<usize>),
+        how: &str,
+        columns: Vec<(bool, usize, Option<usize>)>,
     ) -> PyResult<Self> {
-        let kind = if keeps_left {
-            JoinKind::Left
-        } else {
-            JoinKind::Inner
+        let kind = match how {
+            "inner" => JoinKind::Inner,
+            "left" => JoinKind::Left,
+            "outer" => JoinKind::Outer,
+            "semi" => JoinKind::Semi,
+            _ => return Err(PyValueError::new_err(format!("invalid join: {how:?}"))),
         };
+        let sources: Vec<_> = columns.into_iter().map(source_of).collect();
         let lefts = left.len();
         let blocks: Vec<_> = left.into_iter().chain(right).collect();
-        let made = detached(py, &blocks, &[], |sources, _| {
-            let blocks = read(sources)?;
+        let made = detached(py, &blocks, &[], |buffers, _| {
+            let blocks = read(buffers)?;
             let (left, right) = blocks.split_at(lefts);
-            let keys = [keys.0, keys.1];
+            let keys = [&keys.0[..], &keys.1];
             let pairs = SCRATCH
                 .with_borrow_mut(|scratch| Pairs::new(left, right, slot, keys, kind, scratch))?;
-            let text_bytes = [
-                pairs.text_bytes(Side::Left, left)?,
-                pairs.text_bytes(Side::Right, right)?,
-            ];
-            Ok(Self { pairs, text_bytes })
+            let text_bytes = sources
+                .iter()
+                .map(|&source| pairs.text_bytes(source, left, right))
+                .collect::<Result<_, _>>()?;
+            Ok((pairs, text_bytes))
         })?;
-        made.map_err(value_error)
+        let (pairs, text_bytes) = made.map_err(value_error)?;
+        Ok(Self {
+            pairs,
+            sources,
+            text_bytes,
+        })
     }
 
     #[doc = stub_doc!("Join.rows")]
@@ -172,16 +182,15 @@ impl Join {
         self.pairs.rows()
     }
 
-    #[doc = stub_doc!("Join.has_missing")]
+    #[doc = stub_doc!("Join.text_bytes")]
     #[getter]
-    fn has_missing(&self) -> bool {
-        self.pairs.has_missing()
+    fn text_bytes(&self) -> Vec<usize> {
+        self.text_bytes.clone()
     }
 
-    #[doc = stub_doc!("Join.text_bytes")]
-    fn text_bytes(&self, is_right: bool, column: usize) -> usize {
-        let sizes = &self.text_bytes[usize::from(is_right)];
-        sizes.get(column).copied().unwrap_or(0)
+    #[doc = stub_doc!("Join.has_missing")]
+    fn has_missing(&self, is_right: bool) -> bool {
+        self.pairs.has_missing(side_of(is_right))
     }
 
     #[doc = stub_doc!("Join.gather")]
@@ -190,31 +199,39 @@ impl Join {
         py: Python<'_>,
         left: Vec<Bound<'_, PyAny>>,
         right: Vec<Bound<'_, PyAny>>,
-        columns: Vec<(bool, usize)>,
         targets: Vec<Vec<Bound<'_, PyAny>>>,
     ) -> PyResult<Vec<usize>> {
         let lengths: Vec<_> = targets.iter().map(Vec::len).collect();
         let targets: Vec<_> = targets.into_iter().flatten().collect();
         let lefts = left.len();
         let blocks: Vec<_> = left.into_iter().chain(right).collect();
-        let nulls = detached(py, &blocks, &targets, |sources, targets| {
-            let blocks = read(sources)?;
+        let nulls = detached(py, &blocks, &targets, |buffers, targets| {
+            let blocks = read(buffers)?;
             let (left, right) = blocks.split_at(lefts);
             let mut targets = targets_of(&lengths, targets)?;
-            if targets.len() != columns.len() {
+            if targets.len() != self.sources.len() {
                 return Err(ExchangeError::Mismatch);
             }
-            let mut nulls = Vec::with_capacity(targets.len());
-            for (&(is_right, column), target) in columns.iter().zip(&mut targets) {
-                nulls.push(if is_right {
-                    self.pairs.gather(Side::Right, right, column, target)?
-                } else {
-                    self.pairs.gather(Side::Left, left, column, target)?
-                });
-            }
-            Ok(nulls)
+            self.sources
+                .iter()
+                .zip(&mut targets)
+                .map(|(&source, target)| self.pairs.gather(source, left, right, target))
+                .collect()
         })?;
         nulls.map_err(value_error)
+    }
+}
+
+fn side_of(is_right: bool) -> Side {
+    if is_right { Side::Right } else { Side::Left }
+}
+
+/// Converts the origin of a column: whether it is of the right frame, its number, the other column
+fn source_of((is_right, column, other): (bool, usize, Option<usize>)) -> Source {
+    Source {
+        side: side_of(is_right),
+        column,
+        other,
     }
 }
 

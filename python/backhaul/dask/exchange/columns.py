@@ -35,6 +35,11 @@ _NUMBERS = frozenset(
     ]
 )
 
+#: Types of targets that the name of the kind does not tell
+_TYPES = {"time": "int64", "missing_bool": "uint8"}
+#: Booleans by their number in the kernels, where 2 is a missing one
+_WITH_MISSING = np.array([False, True, np.nan], object)
+
 
 class Unsupported(Exception):
     """A frame has something that the exchange does not support; the message says what."""
@@ -78,7 +83,7 @@ class Field:
                 np.empty((rows + 7) // 8, np.uint8),
                 np.empty(text_bytes, np.uint8),
             )
-        return (np.empty(rows, np.int64 if self.kind == "time" else self.kind),)
+        return (np.empty(rows, _TYPES.get(self.kind, self.kind)),)
 
     def values(self, targets: tuple[Any, ...], rows: int, nulls: int) -> Any:
         """Make an array of pandas from filled `targets`, without a copy."""
@@ -88,6 +93,8 @@ class Field:
             array = pa.Array.from_buffers(pa.large_string(), rows, buffers, null_count=nulls)
             return self.dtype.__from_arrow__(pa.chunked_array([array]))
         (values,) = targets
+        if self.kind == "missing_bool":
+            return _WITH_MISSING[values]
         if self.kind != "time":
             return values
         if isinstance(self.dtype, pd.DatetimeTZDtype):

@@ -1,14 +1,14 @@
 """Joins by the kernels, in the place of pandas' merge of two assembled frames.
 
-The kernels join on one column of each frame, of the same type, and gather the rows from the blocks.
-pandas merges everything else, and the results are equal.
+The kernels join on columns of equal types, and gather the rows from the blocks. pandas merges
+everything else, and the results are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,12 @@ from backhaul.dask.exchange.blocks import Block, FileBlock
 from backhaul.dask.exchange.columns import Field, Schema
 
 __all__ = ["JoinPlan", "join_plan"]
+
+#: Whether a column is of the second frame, its number, and the column that replaces missing rows
+Source: TypeAlias = tuple[bool, int, int | None]
+
+#: Joins of `backhaul._native.Join.of_slot` for those of Dask
+_HOW = {"inner": "inner", "left": "left", "right": "left", "outer": "outer", "leftsemi": "semi"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +36,21 @@ class JoinPlan:
     ----------
     is_swapped : bool
         Whether the right frame is the first.
-    keeps_first : bool
-        Whether rows of the first frame without a partner are in the result.
-    keys : tuple of int
+    how : str
+        The join, as `backhaul._native.Join.of_slot` takes it.
+    keys : tuple of tuple of int
         The columns with the keys, in the first and in the second frame.
-    sources : tuple of (bool, int)
-        For each column of the result, whether it is of the second frame, and its number there.
+    sources : tuple of (bool, int, int or None)
+        For each column of the result, whether it is of the second frame, its number there, and the
+        column of the other frame that replaces missing rows.
     schema : Schema
-        The result, where no row of the second frame is missing.
+        The result, where no row is missing.
     """
 
     is_swapped: bool
-    keeps_first: bool
-    keys: tuple[int, int]
-    sources: tuple[tuple[bool, int], ...]
+    how: str
+    keys: tuple[tuple[int, ...], tuple[int, ...]]
+    sources: tuple[Source, ...]
     schema: Schema
 
     def merged(
@@ -63,17 +70,18 @@ class JoinPlan:
         """
         sides = [[block.piece(slot) for block in blocks] for blocks in (left, right)]
         first, second = reversed(sides) if self.is_swapped else sides
-        join = Join.of_slot(first, second, slot, self.keys, self.keeps_first)
+        join = Join.of_slot(first, second, slot, self.keys, self.how, self.sources)
         rows = join.rows
+        has_missing = [join.has_missing(is_second) for is_second in (False, True)]
         fields = [
-            _with_missing(field) if join.has_missing and is_second else field
-            for field, (is_second, _) in zip(self.schema.fields, self.sources, strict=True)
+            _with_missing(field) if other is None and has_missing[is_second] else field
+            for field, (is_second, _, other) in zip(self.schema.fields, self.sources, strict=True)
         ]
         targets = [
-            field.targets(rows, join.text_bytes(*source))
-            for field, source in zip(fields, self.sources, strict=True)
+            field.targets(rows, text_bytes)
+            for field, text_bytes in zip(fields, join.text_bytes, strict=True)
         ]
-        nulls = join.gather(first, second, self.sources, targets)
+        nulls = join.gather(first, second, targets)
         values = [
             field.values(target, rows, count)
             for field, target, count in zip(fields, targets, nulls, strict=True)
@@ -94,64 +102,82 @@ def join_plan(left: Schema, right: Schema, options: dict[str, Any]) -> JoinPlan 
     options : dict
         Arguments of `dask.dataframe.multi.merge_chunk`.
     """
-    how, meta = options["how"], options["result_meta"]
-    names = [_only(options["left_on"]), _only(options["right_on"])]
+    how, meta = _HOW.get(options["how"]), options["result_meta"]
+    names = [_names(options["left_on"]), _names(options["right_on"])]
     if (
-        how not in ("inner", "left", "right")
+        how is None
         or options["indicator"]
         or options["left_index"]
         or options["right_index"]
-        or None in names
+        or any(len(set(each)) != len(each) for each in names)
+        # Dask drops repeated rows of the right frame, which are repeated keys only without others.
+        or (how == "semi" and set(names[1]) != {field.name for field in right.fields})
     ):
         return None
-    schemas, is_swapped = [left, right], how == "right"
-    keys = [_number(*each) for each in zip(schemas, names, strict=True)]
-    key = left.fields[keys[0]]
-    if key.dtype != right.fields[keys[1]].dtype:
+    schemas = [left, right]
+    keys = [_numbers(schema, each) for schema, each in zip(schemas, names, strict=True)]
+    if _types(left, keys[0]) != _types(right, keys[1]):
         return None
-    # A key of one name is one column of the result, in the place of the left one.
-    shared = (1, keys[1]) if names[0] == names[1] else None
-    found = [(0, number) for number in range(len(left.fields))]
-    if shared is not None and is_swapped:
-        # Upstream has the left key where there is one, which differs for zeros.
-        if key.dtype.kind == "f":
-            return None
-        found = [shared if each == (0, keys[0]) else each for each in found]
-    found += [each for number in range(len(right.fields)) if (each := (1, number)) != shared]
-    sources = tuple(((side == 1) != is_swapped, number) for side, number in found)
-    fields = [schemas[side].fields[number] for side, number in found]
-    lacks_bool = all(
-        field.kind != "bool" or not is_second
-        for field, (is_second, _) in zip(fields, sources, strict=True)
-    )
-    # pandas makes objects of booleans where some are missing.
-    if len(fields) != len(meta.columns) or not (how == "inner" or lacks_bool):
+    sources, fields = _columns(schemas, keys, options["how"])
+    if len(fields) != len(meta.columns):
         return None
     renamed = tuple(
         replace(field, name=name) for field, name in zip(fields, meta.columns, strict=True)
     )
     index = Field(None, meta.index.dtype, "int64")
+    is_swapped = options["how"] == "right"
     return JoinPlan(
         is_swapped=is_swapped,
-        keeps_first=how != "inner",
+        how=how,
         keys=(keys[1], keys[0]) if is_swapped else (keys[0], keys[1]),
         sources=sources,
         schema=Schema(index, renamed, meta.columns),
     )
 
 
+def _columns(
+    schemas: Sequence[Schema], keys: Sequence[tuple[int, ...]], how: str
+) -> tuple[tuple[Source, ...], list[Field]]:
+    """List the columns of a result in the order of pandas, and their types.
+
+    A key of one name is one column of the result, in the place of the left one. Upstream has the
+    left key where there is one.
+    """
+    left, right = schemas
+    shared = {
+        number: other
+        for number, other in zip(*keys, strict=True)
+        if left.fields[number].name == right.fields[other].name
+    }
+    is_swapped = how == "right"
+    replaces = how in ("right", "outer")
+    sources: list[Source] = [
+        (is_swapped, number, shared.get(number) if replaces else None)
+        for number in range(len(left.fields))
+    ]
+    others = [number for number in range(len(right.fields)) if number not in shared.values()]
+    sources += [(not is_swapped, number, None) for number in others]
+    return tuple(sources), [*left.fields, *(right.fields[number] for number in others)]
+
+
 def _with_missing(field: Field) -> Field:
     """Return the type that pandas gives a column where rows are missing."""
+    if field.kind == "bool":
+        return Field(field.name, np.dtype(object), "missing_bool")
     if isinstance(field.dtype, np.dtype) and field.dtype.kind in "iu":
         return Field(field.name, np.dtype("f8"), "float64")
     return field
 
 
-def _only(on: Any) -> Any:
-    """Return the only key of a merge; None if there are several."""
-    names = on if isinstance(on, list) else [on]
-    return names[0] if len(names) == 1 else None
+def _names(on: Any) -> list[Any]:
+    """List the keys of a merge."""
+    return on if isinstance(on, list) else [on]
 
 
-def _number(schema: Schema, name: str) -> int:
-    return [field.name for field in schema.fields].index(name)
+def _numbers(schema: Schema, names: Sequence[str]) -> tuple[int, ...]:
+    fields = [field.name for field in schema.fields]
+    return tuple(map(fields.index, names))
+
+
+def _types(schema: Schema, numbers: Sequence[int]) -> list[Any]:
+    return [schema.fields[number].dtype for number in numbers]

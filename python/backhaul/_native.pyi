@@ -11,6 +11,8 @@ from backhaul import topology
 from backhaul._buffers import Received
 
 _T_co = TypeVar("_T_co", covariant=True)
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 __all__ = [
     "DEBUG_BUILD",
@@ -49,10 +51,12 @@ __all__ = [
     "arena_of_numpy_handler",
     "assemble_pieces",
     "borrowed_bytes",
+    "call_interruptibly",
     "copy_memory",
     "cuda_devices",
     "current_numpy_handler",
     "difference_listing",
+    "interrupt_call",
     "memory_policy",
     "numpy_handler",
     "order",
@@ -60,6 +64,7 @@ __all__ = [
     "plan_roots",
     "process_token",
     "read_piece",
+    "running_calls",
     "set_default_numpy_handler",
     "set_listing",
     "set_memory_policy",
@@ -322,8 +327,8 @@ class MemoryWatch:
     arena by the memory that the rest of the process leaves of the limit, keeps freed blocks only
     below the peak of the use within `window_s` and while the host has memory, and writes the result
     into a file in memory, ``backhaul-memory`` among the descriptors of the process: the time of the
-    look (`time.monotonic_ns`), the resident bytes, and how many of these do not count, as three
-    integers of 64 bits.
+    look (`time.monotonic_ns`), the resident bytes, how many of these do not count, and the number
+    of `set_stage`, as four integers of 64 bits.
 
     Parameters
     ----------
@@ -368,6 +373,28 @@ class MemoryWatch:
             borrow; borrowed memory that its owner has freed counts.
         """
 
+    def wait_above(self, counted_bytes: int, timeout_s: float) -> int | None:
+        """Wait until a look finds that the process uses more than so much memory.
+
+        From the first call on the thread looks every 10 ms while the process uses more than three
+        quarters of that.
+
+        Parameters
+        ----------
+        counted_bytes : int
+            The use that is waited for, in bytes, as `look` counts.
+        timeout_s : float
+            The longest wait, in seconds.
+
+        Returns
+        -------
+        int or None
+            The memory that the process uses, in bytes; None after the time.
+        """
+
+    def set_stage(self, stage: int) -> None:
+        """Set the number that the file of the next looks has for a supervisor of the process."""
+
     def account(self) -> dict[str, int]:
         """Look now, and return the memory of the process by its use.
 
@@ -382,6 +409,53 @@ class MemoryWatch:
             (``lent_bytes``), memory of peers that is mapped here (``borrowed_bytes``), and the
             part of that which its owner has freed (``borrowed_orphaned_bytes``).
         """
+
+def call_interruptibly(
+    owner: object, thread: int, function: Callable[[_Argument], _Result], argument: _Argument
+) -> _Result:
+    """Call a function so that another thread may interrupt it.
+
+    An exception of `interrupt_call` is raised in the function, or not at all if the function ends
+    before.
+
+    Parameters
+    ----------
+    owner : object
+        Names the call for `interrupt_call`.
+    thread : int
+        `threading.get_ident` of the calling thread.
+    function : callable
+        The function, which takes one argument.
+    argument : object
+        Its argument.
+    """
+
+def running_calls() -> list[object]:
+    """List the owners of the calls by `call_interruptibly` that run, the first one first."""
+
+def interrupt_call(owner: object, exception: type[BaseException]) -> bool:
+    """Raise an exception in a call by `call_interruptibly` of another thread.
+
+    The exception is raised before the next instruction of Python code in the call. A function in
+    another language ends first.
+
+    Parameters
+    ----------
+    owner : object
+        The owner of the call.
+    exception : type
+        A class of exceptions, which is called without arguments.
+
+    Returns
+    -------
+    bool
+        False if no such call runs.
+
+    Raises
+    ------
+    TypeError
+        If `exception` is no class of exceptions.
+    """
 
 def borrowed_bytes() -> int:
     """Bytes of peers' arenas that are mapped in this process."""

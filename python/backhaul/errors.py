@@ -31,7 +31,8 @@
     ├── NotObserved                      the figure asked for has not been counted
     ├── NotDone                          a result was asked for before it was there
     ├── ResourceError (LookupError)      a unit that a task does not hold
-    └── OutOfMemory (MemoryError)        no memory for a message, which is dropped
+    ├── OutOfMemory (MemoryError)        no memory for a message, which is dropped
+    └── TaskTooLarge (MemoryError)       a task that needs more memory than a worker may use
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ __all__ = [
     "ProtocolViolation",
     "QueueFull",
     "ResourceError",
+    "TaskTooLarge",
     "TimedOut",
     "TlsError",
     "TruncatedError",
@@ -185,6 +187,10 @@ class NotObserved(BackhaulError):
 # MemoryError first: it makes its instances itself, and refuses to for a class built on another.
 class OutOfMemory(MemoryError, BackhaulError):
     """There was no memory for a message."""
+
+
+class TaskTooLarge(MemoryError, BackhaulError):
+    """A task that needs more memory than a worker may use; the message has what was measured."""
 
 
 class ResourceError(BackhaulError, LookupError):

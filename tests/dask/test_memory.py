@@ -233,6 +233,24 @@ with numpy_memory.arrays_in(arena):
 manager.memory_limit = 2 * (seems() - 72 * MIB)
 monitor.callback()
 assert terminated == [1, 1, 1]
+# A guard that acts has some time, until it has done what it can, or far too much is used.
+manager.memory_limit = 2 * (found() - 8 * MIB)
+watch.set_stage(memory.GUARD_ACTS)
+found()
+monitor.callback()
+assert terminated == [1, 1, 1]
+watch.set_stage(memory.GUARD_IS_DONE)
+found()
+monitor.callback()
+assert terminated == [1, 1, 1, 1]
+watch.set_stage(memory.GUARD_ACTS)
+found()
+manager.memory_limit = MIB
+monitor.callback()
+assert terminated == [1, 1, 1, 1, 1]
+del terminated[3:]
+watch.set_stage(0)
+manager.memory_limit = 2 * (seems() - 72 * MIB)
 counted = found()
 is_about(seems() - memory.uncounted_bytes(os.getpid()), counted)
 monitor.callback()

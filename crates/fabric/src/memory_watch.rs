@@ -8,13 +8,15 @@
 //! - chooses how many free blocks stay, by demand and by shortage (`retention.rs`), and gives the
 //!   others back;
 //! - writes the result into a file in memory, from which a supervisor of the process can read it
-//!   ([`REPORT_NAME`]).
+//!   ([`REPORT_NAME`]);
+//! - wakes a thread that waits until the process uses more than so much ([`MemoryWatch::wait_above`]).
 
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,12 +31,16 @@ use crate::retention::{Retention, RetentionConfig};
 
 /// Name of the memfd of the report
 ///
-/// Three numbers of 64 bits in the byte order of the host: the time of the last look on the
-/// monotonic clock in nanoseconds, the resident bytes, and how many of these do not count.
+/// Four numbers of 64 bits in the byte order of the host: the time of the last look on the
+/// monotonic clock in nanoseconds, the resident bytes, how many of these do not count, and the
+/// number of [`MemoryWatch::set_stage`].
 const REPORT_NAME: &str = "backhaul-memory";
 
 /// Time between two looks at the memory of the host
 const SHORTAGE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time between two looks while the process is about to exceed what a thread waits for
+const NEAR_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bounds and times of a [`MemoryWatch`]
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +113,9 @@ impl MemoryWatch {
             host: HostMemory::new(),
             shortage: Mutex::default(),
             report: memfd_create(REPORT_NAME, MemfdFlags::CLOEXEC)?,
+            stage: AtomicU64::new(0),
+            alarm: Mutex::default(),
+            looked: Condvar::new(),
             process: process::id(),
         });
         let weak = Arc::downgrade(&watched);
@@ -124,6 +133,46 @@ impl MemoryWatch {
     pub fn look(&self) -> io::Result<MemoryLook> {
         self.watched.look()
     }
+
+    /// Waits until a look finds that the process uses more than so many bytes
+    ///
+    /// Returns the bytes that it uses then; `None` if the time is over. From the first call on the
+    /// thread looks every 10 ms while the process uses more than three quarters of that.
+    #[must_use]
+    pub fn wait_above(&self, counted_bytes: usize, timeout: Duration) -> Option<usize> {
+        let watched = &*self.watched;
+        let mut alarm = watched.alarm();
+        alarm.above_bytes = counted_bytes;
+        let (alarm, _) = watched
+            .looked
+            .wait_timeout_while(alarm, timeout, |alarm| !alarm.is_exceeded())
+            .unwrap_or_else(PoisonError::into_inner);
+        alarm.is_exceeded().then_some(alarm.counted_bytes)
+    }
+
+    /// Sets the number that the report of the next look has for a supervisor of the process
+    pub fn set_stage(&self, stage: u64) {
+        self.watched.stage.store(stage, Ordering::Relaxed);
+    }
+}
+
+/// Memory that a thread waits for in [`MemoryWatch::wait_above`]
+#[derive(Debug, Default)]
+struct Alarm {
+    /// Use that is waited for; 0 for none
+    above_bytes: usize,
+    /// Use as of the last look
+    counted_bytes: usize,
+}
+
+impl Alarm {
+    fn is_exceeded(&self) -> bool {
+        self.above_bytes > 0 && self.counted_bytes > self.above_bytes
+    }
+
+    fn is_near(&self) -> bool {
+        self.above_bytes > 0 && self.counted_bytes > self.above_bytes / 4 * 3
+    }
 }
 
 #[derive(Debug)]
@@ -135,6 +184,12 @@ struct Watched {
     /// Last look at the memory of the host, and the shortage that it found
     shortage: Mutex<Option<(Instant, bool)>>,
     report: OwnedFd,
+    /// Number in the report for a supervisor
+    stage: AtomicU64,
+    /// Innermost lock, held for no call
+    alarm: Mutex<Alarm>,
+    /// Notified after each look that finds more than `alarm` says
+    looked: Condvar,
     /// The process that is watched; a forked child is another
     process: u32,
 }
@@ -163,7 +218,17 @@ impl Watched {
             found = self.measure()?;
         }
         self.write_report(found.look)?;
+        let mut alarm = self.alarm();
+        alarm.counted_bytes = found.look.counted_bytes;
+        if alarm.is_exceeded() {
+            self.looked.notify_all();
+        }
+        drop(alarm);
         Ok(found.look)
+    }
+
+    fn alarm(&self) -> MutexGuard<'_, Alarm> {
+        self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the host is short of memory, as of the last half second
@@ -235,6 +300,7 @@ impl Watched {
             now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             look.resident_bytes as u64,
             look.resident_bytes.saturating_sub(look.counted_bytes) as u64,
+            self.stage.load(Ordering::Relaxed),
         ];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         pwrite(&self.report, &bytes, 0)?;
@@ -262,8 +328,13 @@ fn watch(watched: &Weak<Watched>, interval: Duration) {
     while let Some(watched) = watched.upgrade() {
         // Where `/proc` is not mounted, the next look fails as well, and nothing is bounded.
         let _ = watched.look();
+        let is_near = watched.alarm().is_near();
         drop(watched);
-        thread::sleep(interval);
+        thread::sleep(if is_near {
+            interval.min(NEAR_INTERVAL)
+        } else {
+            interval
+        });
     }
 }
 
@@ -345,9 +416,9 @@ mod tests {
             look.resident_bytes < look.counted_bytes + 8 * MIB,
             "{look:?}"
         );
-        let mut report = [0; 24];
-        assert_eq!(pread(&watch.watched.report, &mut report, 0).unwrap(), 24);
-        let uncounted = u64::from_ne_bytes(report[16..].try_into().unwrap()) as usize;
+        let mut report = [0; 32];
+        assert_eq!(pread(&watch.watched.report, &mut report, 0).unwrap(), 32);
+        let uncounted = u64::from_ne_bytes(report[16..24].try_into().unwrap()) as usize;
         assert!(uncounted < 8 * MIB, "{uncounted}");
         assert!(used.iter().chain(&private).all(|byte| *byte == 1));
         drop(private);

@@ -21,6 +21,7 @@ mod dlpack;
 mod endpoint;
 mod errors;
 mod exchange;
+mod interrupts;
 mod listener;
 mod logs;
 mod lookout;
@@ -53,6 +54,8 @@ mod _native {
     use crate::endpoint::Endpoint;
     #[pymodule_export]
     use crate::exchange::{Join, Partitioning, assemble_pieces, piece_sizes, read_piece};
+    #[pymodule_export]
+    use crate::interrupts::{call_interruptibly, interrupt_call, running_calls};
     #[pymodule_export]
     use crate::listener::Listener;
     #[pymodule_export]

@@ -47,6 +47,22 @@ impl MemoryWatch {
         Ok((look.counted_bytes, look.resident_bytes))
     }
 
+    #[doc = stub_doc!("MemoryWatch.wait_above")]
+    fn wait_above(
+        &self,
+        py: Python<'_>,
+        counted_bytes: &Bound<'_, PyAny>,
+        timeout_s: f64,
+    ) -> PyResult<Option<usize>> {
+        let counted_bytes = arguments::count("counted_bytes", counted_bytes)?;
+        Ok(py.detach(|| self.watch.wait_above(counted_bytes, seconds(timeout_s))))
+    }
+
+    #[doc = stub_doc!("MemoryWatch.set_stage")]
+    fn set_stage(&self, stage: u64) {
+        self.watch.set_stage(stage);
+    }
+
     #[doc = stub_doc!("MemoryWatch.account")]
     fn account<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let look = py.detach(|| self.watch.look())?;

@@ -19,8 +19,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from time import perf_counter, thread_time
+from traceback import clear_frames
 from typing import Any, NoReturn, TypeVar
 
+from backhaul._native import call_interruptibly, interrupt_call
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.compat.names import (
     ExecuteFailureEvent,
@@ -99,6 +101,7 @@ class Execution(asyncio.Future[None]):
 
     __slots__ = (
         "_broken",
+        "_broken_off",
         "_context",
         "_data",
         "_ended_s",
@@ -148,7 +151,42 @@ class Execution(asyncio.Future[None]):
         self._error: BaseException | None = None
         #: Exception of the code around the task, or the task's `SystemExit` or `KeyboardInterrupt`.
         self._broken: BaseException | None = None
+        #: Outcome of a task that another thread interrupts: `backhaul.dask.worker.memory_guard`
+        self._broken_off: BaseException | None = None
         self._outcome: Any = None
+
+    @property
+    def key(self) -> Any:
+        """The key of the task."""
+        return self._key
+
+    @property
+    def started_run_id(self) -> int | None:
+        """The scheduler's number of this run; None before the state machine has started it."""
+        return self._run_id if self._is_named else None
+
+    def break_off(self, outcome: BaseException, interrupt: type[BaseException]) -> None:
+        """Interrupt the code of the task, which ends with an outcome whatever the code does.
+
+        Called by another thread.
+
+        Parameters
+        ----------
+        outcome : BaseException
+            Exception of the task for the state machine.
+        interrupt : type
+            Exception that is raised in the code.
+        """
+        self._broken_off = outcome
+        interrupt_call(self, interrupt)
+
+    def input_sizes(self) -> list[tuple[Any, int | None]]:
+        """Return keys and bytes of the results that the task reads."""
+        return inputs_of(self.task_state)
+
+    def is_of(self, worker: Worker) -> bool:
+        """Tell whether the task is one of a worker's."""
+        return self._worker is worker
 
     def take_data(self) -> bool:
         """Look up the dependencies; False if one of them is missing."""
@@ -318,13 +356,21 @@ class Execution(asyncio.Future[None]):
     def _call(self) -> None:
         wall_s, cpu_s = time(), thread_time()
         try:
-            value = self._run_spec(self._data)
+            value = call_interruptibly(self, self._thread, self._run_spec, self._data)
+            if self._broken_off is not None:
+                raise self._broken_off
             self._outcome = value, sizeof(value), type(value) if value is not None else None
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except BaseException as raised:
+            error = raised
+            if self._broken_off is not None:
+                error = self._broken_off.with_traceback(raised.__traceback__)
             self._error = error
             self._outcome = error_message(error)
+            if self._broken_off is not None:
+                # Their memory is what was needed.
+                clear_frames(raised.__traceback__)
         finally:
             # Time that the task itself measured is neither CPU nor waiting time of the thread.
             metered_s = seconds_in(self._metrics, self._metrics_before)

@@ -29,8 +29,8 @@ import os
 import struct
 import weakref
 from collections.abc import Callable, Iterator
-from time import monotonic_ns
-from typing import Any
+from time import monotonic, monotonic_ns
+from typing import Any, Final
 
 from distributed import Nanny, Status, Worker
 
@@ -62,8 +62,17 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 _MAPPING = b"/memfd:backhaul-arena"
 _REPORT = "/memfd:backhaul-memory"
 
-#: Time of the look in nanoseconds, resident bytes, and how many of these do not count.
-_REPORT_FORMAT = struct.Struct("@3Q")
+#: Time of the look in nanoseconds, resident bytes, how many of these do not count, and what a guard
+#: of the worker does (`backhaul.dask.worker.memory_guard`).
+_REPORT_FORMAT = struct.Struct("@4Q")
+
+#: A guard breaks tasks off before the nanny has to end the worker; it has done what it can.
+GUARD_ACTS: Final = 1
+GUARD_IS_DONE: Final = 2
+
+#: Longest time that a nanny leaves a worker to its guard, and most memory, by the worker's limit
+_GUARD_TIME_MAX_S: Final = 2.0
+_GUARD_SHARE_MAX: Final = 1.5
 
 #: The nanny ignores an older report, because free blocks may have come into use since.
 _REPORT_AGE_MAX_NS = 2_000_000_000
@@ -109,21 +118,37 @@ class NannyMonitor:
     def __init__(self, nanny: Nanny, original: Callable[[], object]) -> None:
         self._nanny = nanny
         self._original = original
+        #: When the worker was first found to use too much
+        self._exceeded_s: float | None = None
 
     def __call__(self) -> None:
-        """Call Dask's monitor, unless only memory that does not count exceeds the limit."""
+        """Call Dask's monitor, unless the worker's memory does not count, or its guard acts."""
         manager, pid = self._nanny.memory_manager, self._nanny.pid
         if manager is not None and manager.memory_limit and pid is not None:
             most = manager.memory_limit * manager.memory_terminate_fraction
             try:
                 (resident,) = _status_bytes(pid, b"VmRSS:")
-                # The number takes long to find: only where it decides.
-                if resident > most >= resident - uncounted_bytes(pid):
-                    return
+                # The numbers take long to find: only where they decide.
+                if resident > most:
+                    uncounted, stage = _uncounted(pid)
+                    if most >= resident - uncounted:
+                        self._exceeded_s = None
+                        return
+                    if stage == GUARD_ACTS and self._waits(resident / manager.memory_limit):
+                        return
+                else:
+                    self._exceeded_s = None
             except OSError:
                 # The process has ended meanwhile.
                 return
         self._original()
+
+    def _waits(self, share: float) -> bool:
+        """Tell whether a guard has time left for a worker that uses this share of its limit."""
+        now_s = monotonic()
+        if self._exceeded_s is None:
+            self._exceeded_s = now_s
+        return share < _GUARD_SHARE_MAX and now_s - self._exceeded_s < _GUARD_TIME_MAX_S
 
 
 def allocate_in_arena() -> None:
@@ -178,10 +203,15 @@ def uncounted_bytes(pid: int) -> int:
     OSError
         If there is no such process.
     """
-    looked_ns, _, uncounted = max(_reports(pid), default=(0, 0, 0))
+    return _uncounted(pid)[0]
+
+
+def _uncounted(pid: int) -> tuple[int, int]:
+    """Read how much does not count, as `uncounted_bytes`, and what the guard does."""
+    looked_ns, _, uncounted, stage = max(_reports(pid), default=(0, 0, 0, 0))
     if monotonic_ns() - looked_ns < _REPORT_AGE_MAX_NS:
-        return uncounted
-    return _doubled_or_borrowed_bytes(pid)
+        return uncounted, stage
+    return _doubled_or_borrowed_bytes(pid), 0
 
 
 def _choose_handler(arena: Arena | None) -> None:
@@ -238,7 +268,7 @@ def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
     return [1024 * int(words[words.index(name) + 1]) if name in words else 0 for name in names]
 
 
-def _reports(pid: int) -> list[tuple[int, int, int]]:
+def _reports(pid: int) -> list[tuple[int, int, int, int]]:
     """Read the reports of the watches of a process."""
     reports = []
     for path, name in _open_files(pid):

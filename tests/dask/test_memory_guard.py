@@ -1,0 +1,101 @@
+"""Tasks that would end their worker by its memory, on workers with a nanny."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from backhaul import TaskTooLarge
+
+MIB = 1 << 20
+LIMIT_BYTES = 400 * MIB
+DEADLINE_S = 300
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            protocol="backhaul",
+            host="127.0.0.1",
+            dashboard_address=":0",
+            memory_limit=LIMIT_BYTES,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def grow(arrays: int) -> int:
+    """Take 10 MiB of memory after another."""
+    held = []
+    for _ in range(arrays):
+        held.append(np.ones(10 * MIB, np.uint8))
+        time.sleep(0.01)
+    return len(held)
+
+
+def grow_and_swallow(arrays: int) -> int:
+    """Take memory, and return a number whatever happens."""
+    try:
+        return grow(arrays)
+    except BaseException:
+        return -1
+
+
+def take_in_one_call(mib: int) -> int:
+    """Take memory where no exception reaches the code, and keep it."""
+    held = np.ones(mib * MIB, np.uint8)
+    time.sleep(DEADLINE_S)
+    return len(held)
+
+
+def total_of(array: Any, arrays: int) -> int:
+    return int(array.sum()) + grow(arrays)
+
+
+def process() -> int:
+    return os.getpid()
+
+
+def test_tasks_that_together_take_too_much_end_one_after_another(client: Client) -> None:
+    (before,) = client.run(process).values()
+    futures = [client.submit(grow, 24, pure=False) for _ in range(2)]
+    assert client.gather(futures) == [24, 24]
+    assert list(client.run(process).values()) == [before]
+
+
+@pytest.mark.parametrize("function", [grow, grow_and_swallow])
+def test_a_task_that_is_too_large_fails_and_its_worker_lives(client: Client, function: Any) -> None:
+    (before,) = client.run(process).values()
+    data = client.submit(np.ones, 20 * MIB, np.uint8)
+    future = client.submit(function, 60, pure=False)
+    error = future.exception(timeout=DEADLINE_S)
+    assert isinstance(error, TaskTooLarge)
+    assert isinstance(error, MemoryError)
+    assert str(future.key) in str(error)
+    assert "400.00 MiB" in str(error)
+    assert list(client.run(process).values()) == [before]
+    assert client.submit(np.sum, data).result(timeout=DEADLINE_S) == 20 * MIB
+
+
+def test_the_error_names_the_inputs(client: Client) -> None:
+    data = client.submit(np.ones, 40 * MIB, np.uint8, key="the-data")
+    error = client.submit(total_of, data, 60).exception(timeout=DEADLINE_S)
+    assert isinstance(error, TaskTooLarge)
+    assert "the-data: 40.00 MiB" in str(error)
+
+
+def test_a_task_that_cannot_be_interrupted_ends_no_second_worker(client: Client) -> None:
+    future = client.submit(take_in_one_call, 450, pure=False)
+    assert isinstance(future.exception(timeout=DEADLINE_S), TaskTooLarge)
+    # The worker that runs the task is ended; the next one is not.
+    assert client.submit(grow, 2, pure=False).result(timeout=DEADLINE_S) == 2

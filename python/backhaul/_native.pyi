@@ -39,6 +39,7 @@ __all__ = [
     "ResourcePlaces",
     "ResourcePools",
     "ResourceRequest",
+    "RunRecord",
     "SchedulerCore",
     "SchedulerStreams",
     "TaskCalls",
@@ -1932,6 +1933,48 @@ class WindowPolicy:
         """Tell whether a worker of a core has so many tasks that it is worth to take some back."""
 
 @final
+class RunRecord:
+    """Ring buffer of the last runs of a scheduler that ended well.
+
+    Parameters
+    ----------
+    runs_max : int
+        Most runs; the oldest is dropped first.
+    """
+
+    def __new__(cls, runs_max: int) -> RunRecord: ...
+    def add(
+        self,
+        *,
+        key: str,
+        prefix: str,
+        worker: str,
+        thread: int | None,
+        nbytes: int,
+        actions: list[tuple[str, float, float]],
+    ) -> None:
+        """Append a run: its actions are names with begin and end, in seconds."""
+
+    def since(
+        self, start_s: float
+    ) -> tuple[
+        list[tuple[str, str, str, int | None, int, list[tuple[str, float, float]]]],
+        int,
+    ]:
+        """Return the runs that ended at or after a time, and how many were dropped so far.
+
+        Parameters
+        ----------
+        start_s : float
+            Time, in seconds since the epoch.
+
+        Returns
+        -------
+        list of tuple, int
+            Key, prefix, worker, thread, bytes of the result and actions of each run; the count.
+        """
+
+@final
 class SchedulerStreams:
     """The streams of a scheduler, handled on the engine's thread, without Python; internal.
 
@@ -2467,6 +2510,9 @@ class SchedulerCore:
 
     def prefix(self, name: str) -> dict[str, Any] | None:
         """Say all attributes of a prefix, as `dump` does; None if it was never met."""
+
+    def record_runs(self, record: RunRecord) -> None:
+        """Append each run that ends well to a record from now on."""
 
     def watch(self, name: str) -> None:
         """Begin to note ``runs`` that end well, all ``ends``, or ``nothing``."""

@@ -11,6 +11,7 @@ from backhaul._brief import BriefGroup
 from backhaul.bench.commands import COMMANDS
 from backhaul.bench.output import print_json
 from backhaul.doctor.command import doctor
+from backhaul.explain_command import explain
 from backhaul.topology.command import topology
 
 __all__ = ["main"]
@@ -59,6 +60,7 @@ def bench() -> None:
 
 
 main.add_command(doctor)
+main.add_command(explain)
 main.add_command(topology)
 for command in COMMANDS:
     bench.add_command(command)

@@ -123,7 +123,11 @@ OURS = {
     "client/keys.py": {"_known"},
     "resource_pools/worker_inventory.py": {"declared"},
     # The report
+    "observe/explain.py": {"link", "links", "sites"},
     "observe/heartbeat.py": {"report"},
+    "observe/job_trace.py": {"rows"},
+    "observe/thread_time.py": {"cluster", "now", "spent", "worker"},
+    "observe/verdict.py": {"spent"},
     # The function of a user's that is decorated
     "resource_pools/requests.py": {"amounts", "function"},
     # An item of this package

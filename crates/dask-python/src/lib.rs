@@ -29,6 +29,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codec::Codec>()?;
     placement::add_to(module)?;
     module.add_class::<scheduler::Core>()?;
+    module.add_class::<scheduler::RunRecord>()?;
     module.add_class::<scheduler::TaskCalls>()?;
     module.add_class::<scheduler::TaskGraph>()?;
     module.add_class::<scheduler::WindowPolicy>()?;

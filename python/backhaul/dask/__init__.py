@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from backhaul.dask.config.default_scheme import enable
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
+    from backhaul.dask.observe.explain import explain
     from backhaul.dask.observe.lanes import lanes
     from backhaul.dask.observe.link_table import links
     from backhaul.dask.observe.memory_account import memory
@@ -59,6 +60,7 @@ __all__ = [
     "backend",
     "claim_ucx",
     "enable",
+    "explain",
     "get_resources",
     "lanes",
     "links",
@@ -95,6 +97,7 @@ _LAZY = {
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.comm.ucx_scheme",
     "enable": "backhaul.dask.config.default_scheme",
+    "explain": "backhaul.dask.observe.explain",
     "get_resources": "backhaul.dask.resource_pools.leases",
     "lanes": "backhaul.dask.observe.lanes",
     "links": "backhaul.dask.observe.link_table",

@@ -10,10 +10,10 @@ from typing import Any
 
 from backhaul.doctor.findings import Finding, State
 
-__all__ = ["examine"]
+__all__ = ["TIMEOUT_S", "examine", "refusal"]
 
 #: Longest time for a scheduler to answer, in seconds
-_TIMEOUT_S = 10
+TIMEOUT_S = 10
 #: Lanes are asked for between so many workers at most: it opens a connection for each pair
 _WORKERS_MAX = 16
 _TOPIC = "cluster"
@@ -33,13 +33,13 @@ def examine(address: str) -> Iterator[Finding]:
         return
     from distributed import Client
 
-    refusal = _refusal(address)
-    if refusal is not None:
-        said = f"not reached (time limit {_TIMEOUT_S} s): {refusal}"
+    reason = refusal(address)
+    if reason is not None:
+        said = f"not reached (time limit {TIMEOUT_S} s): {reason}"
         advice = "is it that of a scheduler, and does this host reach it?"
         yield Finding(_TOPIC, address, State.BROKEN, said, advice)
         return
-    with Client(address, timeout=_TIMEOUT_S, set_as_default=False) as client:
+    with Client(address, timeout=TIMEOUT_S, set_as_default=False) as client:
         # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
         workers: dict[str, int] = client.nthreads()
         threads = sum(workers.values())
@@ -52,7 +52,7 @@ def examine(address: str) -> Iterator[Finding]:
         yield from _lanes(client, list(workers)[:_WORKERS_MAX], len(workers))
 
 
-def _refusal(address: str) -> str | None:
+def refusal(address: str) -> str | None:
     """Return why no scheduler answers at an address; None if one does."""
     try:
         asyncio.run(_identify(address))
@@ -64,7 +64,7 @@ def _refusal(address: str) -> str | None:
 
 
 async def _identify(address: str) -> None:
-    """Ask a scheduler who it is, in `_TIMEOUT_S` at most.
+    """Ask a scheduler who it is, in `TIMEOUT_S` at most.
 
     `distributed.Client` has no time limit for a peer that accepts the connection and is silent.
     """
@@ -75,7 +75,7 @@ async def _identify(address: str) -> None:
 
     scheme, _, location = address.partition("://")
     arguments = Security().get_connection_args("client")
-    async with asyncio.timeout(_TIMEOUT_S):
+    async with asyncio.timeout(TIMEOUT_S):
         # A single attempt: `rpc` repeats one that is refused until the time limit.
         comm = await get_backend(scheme).get_connector().connect(location, **arguments)
         comm.abort()

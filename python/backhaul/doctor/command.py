@@ -6,7 +6,7 @@ import click
 
 from backhaul._brief import BriefCommand
 
-__all__ = ["doctor"]
+__all__ = ["AddressType", "doctor"]
 
 _TOPICS = ("lanes", "peers", "limits", "gpu", "rdma", "ucx", "dask")
 _MARKS = {"works": "+", "limited": "~", "absent": "-", "broken": "!"}
@@ -21,9 +21,19 @@ class _TopicType(click.Choice[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Let addresses pass, which have a scheme."""
-        scheme, mark, location = value.partition("://")
-        if not mark:
+        if "://" not in value:
             return super().convert(value, param, ctx)
+        return AddressType().convert(value, param, ctx)
+
+
+class AddressType(click.ParamType[str]):
+    """Address of a scheduler."""
+
+    name = "address"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check scheme, host and port."""
+        scheme, _, location = value.partition("://")
         host, _, port = location.rpartition(":")
         if not scheme or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
             self.fail(

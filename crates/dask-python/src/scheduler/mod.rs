@@ -11,6 +11,7 @@ mod looks;
 mod messages;
 mod placing;
 mod room;
+mod run_record;
 mod stealing;
 mod task_graph;
 mod views;
@@ -18,6 +19,7 @@ mod window;
 
 pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
+pub(crate) use run_record::RunRecord;
 pub(crate) use task_graph::TaskGraph;
 pub(crate) use window::{WindowPolicy, WorkerLoad};
 

@@ -16,6 +16,7 @@ use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
 use super::recent_runs::RecentRuns;
 use super::room::Room;
+use super::run_record::RunRecord;
 use super::slots::FreeSlots;
 use super::stealing::Stealing;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
@@ -92,6 +93,8 @@ pub struct SchedulerCore {
     /// Placement by the cost of links, if that is switched on
     pub(super) placing: Option<Box<Placing>>,
     pub(super) watched: Watched,
+    /// Record of ended runs, if the caller keeps one
+    pub(super) run_record: Option<Arc<RunRecord>>,
 }
 
 impl SchedulerCore {
@@ -145,6 +148,7 @@ impl SchedulerCore {
             room: None,
             placing: None,
             watched: Watched::Nothing,
+            run_record: None,
         };
         core.make_room();
         core

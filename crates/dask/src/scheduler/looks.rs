@@ -8,6 +8,7 @@ use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{TaskId, WorkerId};
 use super::recent::PastTransition;
+use super::run_record::RunRecord;
 use super::stimuli::EndedRun;
 use super::task::{Key, Priority, TaskState};
 use super::views::{GroupView, PrefixView};
@@ -246,6 +247,11 @@ impl SchedulerCore {
     /// Begins to note this for those who watch
     pub fn watch(&mut self, watched: Watched) {
         self.watched = watched;
+    }
+
+    /// Appends each run that ends well to this record from now on
+    pub fn record_runs(&mut self, record: Arc<RunRecord>) {
+        self.run_record = Some(record);
     }
 
     /// How much was noted since it was last taken

@@ -32,6 +32,7 @@ mod replicas;
 mod restrictions;
 mod room;
 mod roots;
+mod run_record;
 mod slots;
 mod stealing;
 mod stealing_view;
@@ -56,6 +57,7 @@ pub use self::messages::{
 pub use self::placing::{PlacingView, PlannedRoot};
 pub use self::recent::PastTransition;
 pub use self::room::{Passed, RoomView, Unmet};
+pub use self::run_record::{RecordedRun, RunRecord};
 pub use self::stealing::{StealAnswered, StealRequested};
 pub use self::stealing_view::{MoveView, StealingView};
 pub use self::stimuli::{

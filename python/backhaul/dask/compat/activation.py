@@ -161,6 +161,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
     Scheduler: (
         # Before the others are among the handlers
         _Feature("scheduler.core.handler_overrides", "watch", switch="hot-path.scheduler-core"),
+        _Feature("scheduler.run_record"),
         # Below the in-flight window, which calls it as Dask's own
         _Feature("scheduler.inline_results", "install_for_scheduler"),
         _Feature("scheduler.window"),

@@ -15,6 +15,7 @@ from backhaul.dask.compat.operations import (
     MAP,
     RESULT,
     RESULT_REQUESTS,
+    RUNS,
     SMALL_RESULTS,
     SUBMIT,
     TRANSFERS,
@@ -38,7 +39,7 @@ __all__ = [
     "PLACED_RESULTS",
     "PLACEMENT",
     "REQUIREMENTS",
-    "SCHEDULER_HEARTBEAT",
+    "SCHEDULER_ACCOUNT",
     "SCHEDULER_RESULTS",
     "SHARED_STREAM",
     "STORE_CLASS",
@@ -392,12 +393,18 @@ PLACEMENT: Final = InstancePatch(
 )
 
 
-#: The handler of heartbeats: `backhaul.dask.observe.account` takes the report out of them
-SCHEDULER_HEARTBEAT: Final = InstancePatch(
+#: The handler of heartbeats, from which `backhaul.dask.observe.account` takes the report; the
+#: handler of ended tasks, and one request more, for the record of runs
+#: (`backhaul.dask.scheduler.run_record`)
+SCHEDULER_ACCOUNT: Final = InstancePatch(
     shown="Scheduler",
-    without="no account of transfers is kept",
-    slots=("handlers[heartbeat_worker]",),
-    read=("Scheduler.heartbeat_worker",),
+    without="no account of transfers and runs is kept",
+    slots=(
+        "handlers[heartbeat_worker]",
+        "stream_handlers[task-finished]",
+        f"handlers[{RUNS}]",
+    ),
+    read=("Scheduler.heartbeat_worker", "Scheduler.handle_task_finished"),
 )
 
 #: One metric more for the heartbeats of a worker: the one of `backhaul.dask.observe.heartbeat`
@@ -503,7 +510,7 @@ INSTANCE_PATCHES: Final = (
     PLACED_RESULTS,
     WATCHED_HANDLERS,
     PLACEMENT,
-    SCHEDULER_HEARTBEAT,
+    SCHEDULER_ACCOUNT,
     WORKER_METRIC,
     LINK_NEWS,
     WORKER_MEMORY,

@@ -18,6 +18,7 @@ __all__ = [
     "RESOURCES",
     "RESULT",
     "RESULT_REQUESTS",
+    "RUNS",
     "SMALL_RESULTS",
     "SUBMIT",
     "TRANSFERS",
@@ -53,6 +54,9 @@ RELEASES: Final = "client-releases-keys"
 
 #: Operation by which a scheduler requests small results from a worker
 RESULT_REQUESTS: Final = "backhaul-result-requests"
+
+#: Request to a scheduler for its record of runs
+RUNS: Final = "backhaul_runs"
 
 #: Operation of the message to a worker about its links
 LINKS: Final = "backhaul-links"

@@ -26,6 +26,7 @@ __all__ = [
     "SmallResultLimits",
     "WindowLimits",
     "configured",
+    "explained_runs_max",
     "is_choice",
     "resource_limits",
     "small_result_limits",
@@ -305,6 +306,19 @@ def resource_limits() -> ResourceLimits | None:
     if not _require("resources.enabled", _flag):
         return None
     return ResourceLimits(beside_max=_require("resources.beside", _count))
+
+
+def explained_runs_max() -> int | None:
+    """Read how many runs a scheduler keeps to explain jobs; None if it keeps none.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("explain.enabled", _flag):
+        return None
+    return _require("explain.runs-limit", _count)
 
 
 def transfers_links_max() -> int | None:

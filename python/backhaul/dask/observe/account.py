@@ -11,13 +11,14 @@ from typing import Any
 from distributed import Scheduler
 
 from backhaul.dask.comm.ucx_scheme import is_ours
-from backhaul.dask.compat.instance_patches import SCHEDULER_HEARTBEAT
+from backhaul.dask.compat.instance_patches import SCHEDULER_ACCOUNT
 from backhaul.dask.config.settings import transfers_links_max
 from backhaul.dask.observe import dashboard, prometheus
 from backhaul.dask.observe.counters import Report, Reporter
 from backhaul.dask.observe.heartbeat import METRIC
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
+from backhaul.dask.observe.spill_history import SpillHistory
 
 __all__ = ["Account", "account_of", "install"]
 
@@ -65,6 +66,8 @@ class Account:
         self._ledger = Ledger(links_max=links_max)
         #: How fast links are, as their receivers say
         self.links = LinkAccount(links_max)
+        #: Spilled bytes by time
+        self.spills = SpillHistory()
         #: Called with the address of a worker that has reported links, and with the report
         self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
@@ -73,8 +76,8 @@ class Account:
 
     def attach(self) -> bool:
         """Take our place on the scheduler, if it is one that was read."""
-        (slot,) = SCHEDULER_HEARTBEAT.slots
-        return bool(SCHEDULER_HEARTBEAT.install(self._scheduler, {slot: self.heartbeat_worker}))
+        slot, *_ = SCHEDULER_ACCOUNT.slots
+        return bool(SCHEDULER_ACCOUNT.install(self._scheduler, {slot: self.heartbeat_worker}))
 
     def current(self) -> Ledger:
         """Give the ledger, with what the scheduler itself has received up to now."""
@@ -89,6 +92,7 @@ class Account:
         """Handle a heartbeat, and note the report in it."""
         report = metrics.pop(METRIC, None)
         answer = self._upstream(address=address, metrics=metrics, **others)
+        self.spills.note(self._scheduler.cumulative_worker_metrics, time())
         address = self._scheduler.coerce_address(address)
         # A worker that the scheduler does not know has been removed: it will close itself.
         if report is not None and address in self._scheduler.workers:

@@ -9,6 +9,7 @@ use super::super::ids::{TaskId, WorkerId};
 use super::super::looks::{Noted, Watched};
 use super::super::messages::{ComputeTask, Holders, Message, TaskError, WorkerMessage};
 use super::super::recommendations::Recommendations;
+use super::super::run_record::RecordedRun;
 use super::super::stimuli::EndedRun;
 use super::super::task::TaskState;
 use super::{Cause, ErredBy};
@@ -145,6 +146,16 @@ impl SchedulerCore {
             let computes = action == self.compute;
             self.groups
                 .count_duration(group, action, computes, [*start_s, *stop_s]);
+        }
+        if let Some(record) = &self.run_record {
+            record.add(RecordedRun {
+                key: Arc::clone(&self.tasks[task].key),
+                prefix: Arc::clone(&self.groups[self.groups[group].prefix].name),
+                worker: Arc::clone(&finished.worker),
+                thread: finished.thread,
+                nbytes: finished.nbytes,
+                actions: finished.actions.as_slice().into(),
+            });
         }
         self.set_nbytes(task, finished.nbytes);
         self.end_processing(task)?;

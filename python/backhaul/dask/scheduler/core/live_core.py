@@ -32,7 +32,7 @@ from backhaul.dask.compat.names import (
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.placement.link_placement import LinkPlacement
 from backhaul.dask.resource_pools.request_index import forget_refused
-from backhaul.dask.scheduler import inline_results
+from backhaul.dask.scheduler import inline_results, run_record
 from backhaul.dask.scheduler import window as window_module
 from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.clients import Wishes
@@ -243,6 +243,8 @@ class LiveCore:
 
     def _take_place(self, undo: contextlib.ExitStack) -> None:
         scheduler = self.scheduler
+        if (keeper := run_record.installed(scheduler)) is not None:
+            self.core.record_runs(keeper.record)
         self.room = Room(self)
         self._placement = place_by_links(self.core, scheduler)
         self.core.log_transitions(False)

@@ -69,7 +69,7 @@ build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 # told to write no bytecode, as in many containers, each of some thousand processes would do it
 .PHONY: test
 test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, four parts at a time (TEST_JOBS=1: one after another)
-	cargo test --workspace --no-run
+	cargo test --locked --workspace --no-run
 	@$(BIN)/python -m compileall -q python tests benches
 	@rm -rf .test-logs
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going $(TEST_PARTS); \
@@ -80,7 +80,7 @@ TEST_PARTS = $(if $(ARGS),test-python,test-dask test-rest test-cores test-jobs t
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
-	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
+	$(PART) test-rust -- $(FREE_CARGO) test --locked --workspace --no-fail-fast
 
 # At a load of 24, ten seconds of work take longer than the three minutes of the usual watchdog. `make
 # test-all` takes more seeds
@@ -88,12 +88,12 @@ MODEL_SEEDS ?= 2
 .PHONY: test-model
 test-model: $(VENV)/.run ## Random operations against the plain models for a minute (MODEL_SEEDS=5)
 	BACKHAUL_STRESS_SEEDS=$(MODEL_SEEDS) BACKHAUL_WATCHDOG_S=1200 $(PART) test-model -- \
-	  $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
+	  $(FREE_CARGO) test --locked --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 
 .PHONY: test-loom
 test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-ups
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) $(PART) test-loom -- \
-	  $(FREE_CARGO) test -p backhaul-shm -p backhaul-wakeups --release --lib
+	  $(FREE_CARGO) test --locked -p backhaul-shm -p backhaul-wakeups --release --lib
 
 .PHONY: test-python
 test-python: build $(VENV)/.dev ## The Python tests alone
@@ -157,18 +157,18 @@ DASK_RELEASE = $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx
 test-ucx: $(VENV)/.dev ## The conformance suite on the lane over UCX, by tcp and by shared memory
-	cargo test -p backhaul-testkit --test ucx --test ucx_kills
+	cargo test --locked -p backhaul-testkit --test ucx --test ucx_kills
 
 # Two minutes; who is let in and who is not is in `make test` too
 .PHONY: test-tls
 test-tls: ## The conformance suite on the lane over TLS
-	cargo test -p backhaul-testkit --test tls
+	cargo test --locked -p backhaul-testkit --test tls
 
 # At most 60 MiB, UCX_PY=FOLDER adds the tests of a checkout of UCX-Py
 .PHONY: gpu-bundle
 gpu-bundle: build $(VENV)/.dev ## Pack what a machine with a GPU and without a network needs into .gpu/
 	rm -rf $(TARGET)/gpu-wheel
-	$(BIN)/maturin build --quiet --release --compatibility linux --out $(TARGET)/gpu-wheel
+	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out $(TARGET)/gpu-wheel
 	$(BIN)/python tests/gpu/bundle.py --wheel $(TARGET)/gpu-wheel/*.whl $(if $(UCX_PY),--ucx-py $(UCX_PY))
 
 # At most ten minutes. Needs only python3 there, and what was packed
@@ -180,7 +180,7 @@ gpu-test: ## Run all that needs a GPU, on a machine that has one and .gpu/ (BACK
 .PHONY: miri
 miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with that component)
 	CARGO_TARGET_DIR=$(TARGET)/miri PROPTEST_CASES=3 MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-permissive-provenance' \
-	  cargo +nightly miri test -p backhaul-shm --lib -- ring:: size_class::
+	  cargo +nightly miri test --locked -p backhaul-shm --lib -- ring:: size_class::
 
 # A nightly toolchain and cargo-fuzz. FUZZ_TARGETS='link ring' names some; see fuzz/run.sh
 .PHONY: fuzz
@@ -196,7 +196,7 @@ sanitize: ## The unsafe rooms and the connections under AddressSanitizer and Thr
 
 .PHONY: simulate
 simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEEDS=1000); half a minute
-	BACKHAUL_SIM_SEEDS=$(or $(SEEDS),100000) cargo test -p backhaul-testkit --test simulation
+	BACKHAUL_SIM_SEEDS=$(or $(SEEDS),100000) cargo test --locked -p backhaul-testkit --test simulation
 
 # Three quarters of a second of processor time for each seed, all eight together; FIRST is the first
 DIFFERENTIAL = --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
@@ -234,7 +234,7 @@ chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks;
 .PHONY: wheel
 wheel: build ## One wheel for this machine into dist/, for pip: a minute
 	rm -f dist/backhaul-*-linux_*.whl
-	$(BIN)/maturin build --quiet --release --compatibility linux --out dist $(call free_threaded,$(BIN)/python)
+	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out dist $(call free_threaded,$(BIN)/python)
 	@echo "pip install '$$(ls dist/backhaul-*-linux_*.whl)[complete]'"
 
 # Two wheels for each processor, ten minutes for the first and some for the second on two CPUs, and
@@ -273,21 +273,32 @@ quick: build $(VENV)/.dev ## Checks and the fastest tests, some three minutes on
 	$(BIN)/ruff format --check
 	$(BIN)/python -m tests.documents.plain_words
 	$(BIN)/mypy
-	$(FREE_CARGO) test --lib -p backhaul-proto -p backhaul-shm -p backhaul-exchange -p backhaul-dask
+	$(FREE_CARGO) test --locked --lib -p backhaul-proto -p backhaul-shm -p backhaul-exchange -p backhaul-dask
 	$(BIN)/python -m pytest -q -m "not slow" $(QUICK_TESTS)
 
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types, plain words, documentation and its site; changes nothing
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p backhaul-testkit --test ucx --test tls -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked -p backhaul-testkit --test ucx --test tls -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m tests.documents.plain_words
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest backhaul._native --mypy-config-file pyproject.toml
+	$(BIN)/python -m tests.crates
 	$(MAKE) --no-print-directory site
+
+# Two seconds where cargo has the crates. Without a network, or without cargo-deny, it says what is left out
+.PHONY: check-crates
+check-crates: $(VENV)/.run ## Licences, sources, duplicates and known defects of third-party crates (ARGS=--all: all, or fail)
+	$(BIN)/python -m tests.crates $(ARGS)
+
+# The oldest Rust that Cargo.toml names; a target folder of its own, as each compiler builds all again
+.PHONY: check-msrv
+check-msrv: ## Types of all crates with Rust 1.88 (rustup toolchain install 1.88); two minutes
+	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/msrv cargo +1.88 check --locked --workspace
 
 # Needs no network once .venv-docs is there, and no build of Rust: it reads sources
 .PHONY: site
@@ -297,7 +308,7 @@ site: $(DOCS_VENV)/.installed ## Build the site of the documents into target/sit
 # Crates that compile C need a C compiler for that machine and are left out
 .PHONY: check-aarch64
 check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch64-unknown-linux-gnu); a minute
-	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/aarch64 cargo check --target aarch64-unknown-linux-gnu \
+	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/aarch64 cargo check --locked --target aarch64-unknown-linux-gnu \
 	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
 	  -p backhaul-exchange -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
 
@@ -305,7 +316,7 @@ check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch6
 .PHONY: check-free-threaded
 check-free-threaded: ## Types of the native module for free-threaded Python 3.14, which need not be here; a minute
 	env -u PYO3_PYTHON PYO3_NO_PYTHON=1 PYO3_CONFIG_FILE=$(CURDIR)/tests/wheels/free-threaded.pyo3 \
-	  CARGO_TARGET_DIR=$(TARGET)/free-threaded cargo check -p backhaul-python
+	  CARGO_TARGET_DIR=$(TARGET)/free-threaded cargo check --locked -p backhaul-python
 
 .PHONY: bench
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
@@ -357,7 +368,7 @@ $(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/
 $(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) python/backhaul/_native.pyi pyproject.toml $(VENV)/.run
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
 	@echo "Building the extension, optimised"
-	@PIP_QUIET=1 $(BIN)/maturin develop --release
+	@PIP_QUIET=1 $(BIN)/maturin develop --release --locked
 	$(BIN)/python -c 'import backhaul'
 	@touch $@
 
@@ -372,7 +383,7 @@ $(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt re
 # The wheel that users would get, of the extension that is built already
 $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requirements
 	rm -rf $(NEWEST_VENV)/wheel
-	$(BIN)/maturin build --quiet --release --compatibility linux --out $(NEWEST_VENV)/wheel $(call free_threaded,$(NEWEST_VENV)/bin/python)
+	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out $(NEWEST_VENV)/wheel $(call free_threaded,$(NEWEST_VENV)/bin/python)
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
 	@touch $@
 

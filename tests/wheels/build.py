@@ -43,7 +43,15 @@ def main() -> int:
     # They name the interpreter of another environment.
     for name in ("PYO3_PYTHON", "VIRTUAL_ENV"):
         environment.pop(name, None)
-    build = [str(tools / "maturin"), "build", "--release", "--zig", "--out", str(chosen.out)]
+    build = [
+        str(tools / "maturin"),
+        "build",
+        "--release",
+        "--locked",
+        "--zig",
+        "--out",
+        str(chosen.out),
+    ]
     chosen.out.mkdir(parents=True, exist_ok=True)
     for old in chosen.out.glob("*.whl"):
         old.unlink()

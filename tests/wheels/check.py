@@ -1,7 +1,8 @@
 """Checks what is to be published, and tries the wheel of this machine: ``make wheels``.
 
 auditwheel says which C library a wheel asks for, abi3audit whether it keeps to the stable ABI,
-twine whether its metadata can be shown, `unwinder` whose unwinder it has. Then each wheel is
+twine whether its metadata can be shown, `unwinder` whose unwinder it has, `sbom` whether it lists
+its crates. Then each wheel is
 installed into a new environment of each Python that is found for it, with the extra ``dask``, and
 ``smoke.py`` and ``unwinder.py`` run there; without an emulator ``readme.py``, too.
 """
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.wheels import unwinder
+from tests.wheels import sbom, unwinder
 from tests.wheels.pythons import Python, found
 
 SMOKE = Path(__file__).with_name("smoke.py")
@@ -34,6 +35,8 @@ def main(folder: Path) -> int:
     wrong = [wheel.name for wheel in wheels if not _keeps_its_word(wheel)]
     for wheel in wheels:
         if (said := unwinder.wrong_with(wheel)) is not None:
+            wrong.append(f"{wheel.name} {said}")
+        if (said := sbom.wrong_with(wheel)) is not None:
             wrong.append(f"{wheel.name} {said}")
     tools = Path(sys.executable).parent
     stable = [wheel for wheel in wheels if "-abi3-" in wheel.name]

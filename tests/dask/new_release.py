@@ -88,7 +88,7 @@ class Source:
         if found is not tree:
             first = min(each.lineno for each in (found, *found.decorator_list)) - 1
             text = "".join(text.splitlines(keepends=True)[first : found.end_lineno])
-        return text, digest_of(found)
+        return text, _digest(found)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,18 @@ def _release(folder: Path) -> str:
 @functools.cache
 def _parsed(file: Path) -> tuple[str, ast.Module]:
     text = file.read_text("utf-8")
-    return text, ast.parse(text, str(file))
+    return text, _tree(text)
+
+
+@functools.cache
+def _tree(text: str) -> ast.Module:
+    """Parse a text, once for all releases that have the same."""
+    return ast.parse(text)
+
+
+@functools.cache
+def _digest(found: ast.AST) -> str:
+    return digest_of(found)
 
 
 def _definitions(within: ast.AST) -> Iterator[Any]:

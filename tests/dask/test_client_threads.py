@@ -26,6 +26,8 @@ from backhaul.dask.client.reader_thread import ThreadReports, reports_of
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.compat import activation
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 THREADS = 4
 
 
@@ -426,8 +428,9 @@ def test_switched_off_the_loop_does_it_all(cluster: LocalCluster, plain_dask: No
 
 def test_workers_die_while_threads_wait() -> None:
     """Short; `make soak-threads` is the long one."""
+    options = "--seconds 4 --kill-every 1 3 --seed 5"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.soak.threads", "--seconds", "8", "--seed", "5"],
+        [sys.executable, "-m", "tests.soak.threads", *options.split()],
         capture_output=True,
         text=True,
         timeout=400,

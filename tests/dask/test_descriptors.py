@@ -117,7 +117,7 @@ def run(kind: str, count: int, tmp_path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("kind", "count"), [("threads", 20), ("processes", 4), ("clients", 20)])
+@pytest.mark.parametrize(("kind", "count"), [("threads", 10), ("processes", 2), ("clients", 10)])
 def test_closed_clusters_leave_no_descriptors_threads_or_mappings(
     kind: str, count: int, tmp_path: Path
 ) -> None:

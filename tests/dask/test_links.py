@@ -23,6 +23,8 @@ from backhaul.dask.observe.heartbeat import nic_bytes_per_s
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.placement.link_model import LearnedLinks
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

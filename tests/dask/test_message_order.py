@@ -34,6 +34,8 @@ from distributed import (
 import dask
 from backhaul.dask.client.send import sent_in_thread
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 HOST = "backhaul://127.0.0.1"
 #: Against hanging, in seconds
 PATIENCE_S = 300

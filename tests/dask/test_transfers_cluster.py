@@ -22,6 +22,8 @@ from backhaul import NotObserved
 from backhaul.dask import transfers
 from backhaul.dask.observe.counters import process_flows
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 if TYPE_CHECKING:
     from pathlib import Path
 

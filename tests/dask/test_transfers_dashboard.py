@@ -23,6 +23,8 @@ from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 if TYPE_CHECKING:
     from tests.dask.browser import Browser
     from tests.dask.conftest import Start

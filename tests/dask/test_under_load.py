@@ -18,6 +18,8 @@ import pytest
 from distributed import Client, Event, Future, LocalCluster, as_completed
 from distributed.utils_test import inc
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 #: How long a thread may take that waits for nothing but its turn
 DEADLINE_S = 300
 

@@ -17,8 +17,13 @@ SWITCH = "distributed.comm.backhaul.exchange"
 Parts: TypeAlias = Callable[..., list[Any]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_are_forked(forked_workers: None) -> None:
+    """Fork the workers of all clusters."""
+
+
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client(workers_are_forked: None) -> Iterator[Client]:
     """Connect to a cluster of two worker processes over Backhaul."""
     with (
         LocalCluster(

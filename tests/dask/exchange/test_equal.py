@@ -17,6 +17,10 @@ pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
 
+#: Sizes and types, which no release of Dask decides
+once = pytest.mark.once(reason="the other tests here have the expressions of a release")
+
+
 def check(parts: Parts, make: Callable[[], Any]) -> None:
     """Compare all partitions; make the frame twice, so that no result is used again."""
     expected = parts(make(), by_exchange=False)
@@ -89,6 +93,7 @@ def test_merges_are_equal(parts: Parts, how: str) -> None:
     check(parts, merged)
 
 
+@once
 @pytest.mark.parametrize("key", ["f", "t", "b", "i", "u", "w", "d", "z", "p"])
 def test_merges_on_each_type_are_equal(parts: Parts, key: str) -> None:
     left, right = frame(3, 150), frame(4, 120, "other")
@@ -153,7 +158,8 @@ def test_the_index_is_kept(parts: Parts, index: str) -> None:
     check(parts, lambda: collection(pandas, 4).shuffle("key", shuffle_method="p2p"))
 
 
-@pytest.mark.parametrize("outputs", [1, 2, 127, 128, 129, 130, 255, 256, 257])
+@once
+@pytest.mark.parametrize("outputs", [1, 2, 128, 129, 256, 257])
 def test_shuffles_to_any_number_of_partitions_are_equal(parts: Parts, outputs: int) -> None:
     pandas = frame(10, 2000)[["key", "value_t", "value"]]
 
@@ -163,6 +169,7 @@ def test_shuffles_to_any_number_of_partitions_are_equal(parts: Parts, outputs: i
     check(parts, shuffled)
 
 
+@once
 def test_many_inputs_go_by_a_bundle(parts: Parts) -> None:
     pandas = frame(11, 3000)[["key", "value_t", "value"]]
 
@@ -172,6 +179,7 @@ def test_many_inputs_go_by_a_bundle(parts: Parts) -> None:
     check(parts, merged)
 
 
+@once
 @pytest.mark.parametrize("keys", [["value_f"], ["value_t"], ["key", "value_d"]])
 def test_shuffles_on_each_type_are_equal(parts: Parts, keys: list[str]) -> None:
     pandas = frame(12, 2000)
@@ -195,6 +203,7 @@ def test_shuffles_on_an_index_or_an_expression_are_equal(parts: Parts, on: str) 
     check(parts, shuffled)
 
 
+@once
 @pytest.mark.parametrize("values", ["equal", "null text", "NaN", "NaT"])
 def test_keys_that_are_all_alike_are_equal(parts: Parts, values: str) -> None:
     pandas = frame(13, 300)
@@ -328,6 +337,7 @@ def test_a_part_of_the_outputs_is_equal(parts: Parts) -> None:
     check(parts, lambda: collection(left, 6).shuffle("key", shuffle_method="p2p").partitions[3])
 
 
+@once
 @pytest.mark.parametrize("lie", ["type", "index", "text", "key"])
 def test_partitions_that_differ_from_their_meta_are_equal(parts: Parts, lie: str) -> None:
     pandas = frame(18, 400)[["key", "value", "value_t", "value_i"]]
@@ -349,6 +359,7 @@ def test_partitions_that_differ_from_their_meta_are_equal(parts: Parts, lie: str
     check(parts, shuffled)
 
 
+@once
 @pytest.mark.parametrize("seed", range(12))
 def test_random_frames_are_equal(parts: Parts, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -26,7 +26,7 @@ __all__ = ["LOOKERS", "LOOKS", "main"]
 HOST = "backhaul://127.0.0.1"
 
 #: For how long it does that at least, and how many looks and chains are to be exceeded
-SECONDS = 1.5
+SECONDS = 0.6
 LOOKS_MIN, CHAINS_MIN = 10, 2
 
 LOOKS: dict[str, Callable[[Worker], object]] = {

@@ -577,7 +577,7 @@ async def test_random_work_with_looks_at_random_moments(seed: int) -> None:
         s.validate_state()
 
 
-def test_in_a_cluster_of_processes() -> None:
+def test_in_a_cluster_of_processes(forked_workers: None) -> None:
     with (
         dask.config.set({KEY: True}),
         LocalCluster(

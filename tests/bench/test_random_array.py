@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def test_each_architecture_is_measured_or_said_not_to_be_here(run_json: RunJson) -> None:
     report = run_json(
-        "bench", "random-array", "--size", "600", "--chunks", "200", "--repetitions=2"
+        "bench", "random-array", "--size", "600", "--chunks", "200", "--repetitions=1"
     )
     assert report["schema"] == "backhaul.bench.random-array/1"
     measured = [row["on"] for row in report["rows"]]
     assert measured[:3] == ["core", "threads", "workers"]
     for row in report["rows"]:
-        assert len(row["sums"]) == 2
+        assert len(row["sums"]) == 1
         assert row["seconds"][0] > 0
     cores = len(os.sched_getaffinity(0))
     assert [row["units"] for row in report["rows"][:3]] == [1, cores, cores]

@@ -174,7 +174,7 @@ def test_many_inputs_go_by_a_bundle(parts: Parts) -> None:
     pandas = frame(11, 3000)[["key", "value_t", "value"]]
 
     def merged() -> Any:
-        return collection(pandas, 60).merge(collection(pandas, 50), on="key", broadcast=False)
+        return collection(pandas, 20).merge(collection(pandas, 15), on="key", broadcast=False)
 
     check(parts, merged)
 

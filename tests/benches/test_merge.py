@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
     report = run_json(
-        *("merge", "--chunks", "1,2", "--rows-per-worker", "1000"),
+        *("merge", "--chunks", "2", "--rows-per-worker", "1000"),
         *("--repetitions", "1"),
     )
     assert report["schema"] == "backhaul.benches.merge/2"
     found = [(row["case"], row["configuration"]) for row in report["rows"]]
-    assert found == [("1", "tcp"), ("1", "backhaul"), ("2", "tcp"), ("2", "backhaul")]
+    assert found == [("2", "tcp"), ("2", "backhaul")]
     for row in report["rows"]:
         assert row["parameters"]["partitions"] == 2 * int(row["case"])
         assert row["parameters"]["partitions"] * row["parameters"]["rows"] == 2000

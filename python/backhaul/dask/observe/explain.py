@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Client, Scheduler
 
@@ -18,10 +18,14 @@ from backhaul.dask.compat.operations import RUNS
 from backhaul.dask.observe.account import account_of
 from backhaul.dask.observe.counters import timed_bytes_min
 from backhaul.dask.observe.job_runs import Run, last_job, read_runs
+from backhaul.dask.observe.job_spans import export
 from backhaul.dask.observe.job_trace import chrome_trace
 from backhaul.dask.observe.transfers import ask_workers
 from backhaul.dask.observe.verdict import Evidence, Link, Site, Spilled, judge
 from backhaul.errors import NotObserved
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 __all__ = ["Explanation", "explain"]
 
@@ -61,6 +65,26 @@ class Explanation:
     def trace(self) -> dict[str, Any]:
         """Return the job as a trace for Perfetto, in Chrome's "Trace Event Format"."""
         return chrome_trace(*self._trace)
+
+    def export_spans(self, tracer_provider: TracerProvider | None = None) -> int:
+        """Export the job to OpenTelemetry as one trace, and return the number of its spans.
+
+        The trace has a span for the job, below it one for each run of a task, and below these one
+        for each computation, transfer, and read or write of spilled results. Their attribute
+        ``backhaul.kind`` is ``task``, ``exchange``, ``compute``, ``transfer`` or ``spill``.
+
+        Parameters
+        ----------
+        tracer_provider : opentelemetry.trace.TracerProvider, optional
+            Provider of the tracer; the one of the process by default.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If the extra ``otel`` is not installed.
+        """
+        told = {"limit": self.limit, "sentence": self.sentence, "runs": self.runs}
+        return export(*self._trace, told, tracer_provider)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as plain values."""

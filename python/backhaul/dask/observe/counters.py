@@ -94,6 +94,8 @@ class Flow:
         The counts by class of sizes.
     links : bytes
         How fast it came, as `backhaul._native.Links.report` takes it.
+    connections : int
+        Open connections.
     """
 
     process: str | None
@@ -102,6 +104,7 @@ class Flow:
     lane: str
     sizes: Sizes
     links: bytes = b""
+    connections: int = 0
 
 
 #: The least size of messages whose time is taken, as `crates/fabric/src/flow.rs` has it.
@@ -151,12 +154,18 @@ def process_flows() -> list[Flow]:
             # One process may be seen at several addresses of its host.
             key = (process, lane, "" if process else host)
             if key in found:
-                add_sizes(found[key].sizes, sizes)
-                # Contexts measure apart; the one that has more to say is believed.
-                if len(flow["links"]) > len(found[key].links):
-                    found[key] = dataclasses.replace(found[key], links=flow["links"])
+                known = found[key]
+                add_sizes(known.sizes, sizes)
+                found[key] = dataclasses.replace(
+                    known,
+                    # Contexts measure apart; the one that has more to say is believed.
+                    links=max(known.links, flow["links"], key=len),
+                    connections=known.connections + flow["connections"],
+                )
             else:
-                found[key] = Flow(process, flow["pid"], host, lane, sizes, flow["links"])
+                found[key] = Flow(
+                    process, flow["pid"], host, lane, sizes, flow["links"], flow["connections"]
+                )
     return list(found.values())
 
 

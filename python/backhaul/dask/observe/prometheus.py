@@ -7,13 +7,15 @@ sender itself is none: with a thousand workers that would be millions of series.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import dask
 from backhaul.dask.comm.native_context import memory_watch
 from backhaul.dask.observe.counters import (
     OTHERS,
+    Flow,
     Sizes,
     add_sizes,
     process_flows,
@@ -22,7 +24,7 @@ from backhaul.dask.observe.counters import (
 )
 
 if TYPE_CHECKING:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 __all__ = ["FlowCollector", "MemoryCollector", "install"]
 
@@ -45,9 +47,9 @@ class FlowCollector:
         """Give nothing, so that nothing is collected when the collector is registered."""
         return []
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Read all counters."""
-        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def family(name: str, text: str) -> CounterMetricFamily:
             return CounterMetricFamily(_full_name(name), text, labels=_LABELS)
@@ -61,7 +63,15 @@ class FlowCollector:
             "receiving_seconds",
             "Time in which messages of at least 64 KiB were on their way, overlaps counted once",
         )
-        for (host, lane), sizes in self._by_host().items():
+        text = "Open connections over Backhaul"
+        connections = GaugeMetricFamily(_full_name("connections"), text, labels=("lane",))
+        flows = process_flows()
+        opened: Counter[str] = Counter()
+        for flow in flows:
+            opened[flow.lane] += flow.connections
+        for lane, count in opened.items():
+            connections.add_metric((lane,), count)
+        for (host, lane), sizes in self._by_host(flows).items():
             for bytes_min, counts in sizes.items():
                 labels = (host, lane, size_class_name(bytes_min))
                 messages.add_metric(labels, counts.messages)
@@ -69,11 +79,11 @@ class FlowCollector:
                 lent_bytes.add_metric(labels, counts.lent_bytes)
                 if bytes_min >= timed_bytes_min:
                     seconds.add_metric(labels, counts.seconds)
-        yield from (messages, nbytes, lent_bytes, seconds)
+        yield from (messages, nbytes, lent_bytes, seconds, connections)
 
-    def _by_host(self) -> dict[tuple[str, str], Sizes]:
+    def _by_host(self, flows: Iterable[Flow]) -> dict[tuple[str, str], Sizes]:
         found: dict[tuple[str, str], Sizes] = {}
-        for flow in process_flows():
+        for flow in flows:
             if len(self._hosts) < HOSTS_MAX:
                 self._hosts.add(flow.host)
             host = flow.host if flow.host in self._hosts else OTHERS

@@ -119,7 +119,7 @@ OURS = {
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "compat/names.py": {"globals()[name]"},
     "local/processes.py": {"os.environ", "packed"},
-    "observe/prometheus.py": {"found"},
+    "observe/prometheus.py": {"found", "opened"},
     "client/keys.py": {"_known"},
     "resource_pools/worker_inventory.py": {"declared"},
     # The report

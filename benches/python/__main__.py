@@ -22,6 +22,7 @@ from benches.python import (
     placement,
     shortcuts,
     slots,
+    store,
     tls,
     versus,
 )
@@ -52,6 +53,7 @@ for command in (
     placement.main,
     shortcuts.main,
     slots.main,
+    store.main,
     tls.main,
     versus.main,
 ):

@@ -24,6 +24,7 @@ from backhaul._native import (
     Tls,
     __version__,
 )
+from backhaul._store import StoredObject, get, put, remove, stored
 from backhaul.errors import (
     AddressError,
     AuthenticationFailed,
@@ -44,6 +45,7 @@ from backhaul.errors import (
     NoCarrier,
     NotDone,
     NotObserved,
+    NotStored,
     ObjectError,
     OutOfMemory,
     PeerGone,
@@ -83,6 +85,7 @@ __all__ = [
     "NoCarrier",
     "NotDone",
     "NotObserved",
+    "NotStored",
     "ObjectError",
     "OutOfMemory",
     "PeerGone",
@@ -93,6 +96,7 @@ __all__ = [
     "Request",
     "ResourceError",
     "Server",
+    "StoredObject",
     "TaskTooLarge",
     "TimedOut",
     "Tls",
@@ -102,7 +106,11 @@ __all__ = [
     "__version__",
     "connect",
     "default_context",
+    "get",
     "listen",
+    "put",
+    "remove",
+    "stored",
 ]
 
 add_fallback_handler()

@@ -30,6 +30,7 @@
     ├── Cancelled                        the operation was cancelled
     ├── NotObserved                      the figure asked for has not been counted
     ├── NotDone                          a result was asked for before it was there
+    ├── NotStored (LookupError)          a name that the store of this host has no object for
     ├── ResourceError (LookupError)      a unit that a task does not hold
     ├── OutOfMemory (MemoryError)        no memory for a message, which is dropped
     └── TaskTooLarge (MemoryError)       a task that needs more memory than a worker may use
@@ -57,6 +58,7 @@ __all__ = [
     "NoCarrier",
     "NotDone",
     "NotObserved",
+    "NotStored",
     "ObjectError",
     "OutOfMemory",
     "PeerGone",
@@ -182,6 +184,10 @@ class NotDone(BackhaulError):
 
 class NotObserved(BackhaulError):
     """The requested events were not counted; the message says how to count them."""
+
+
+class NotStored(BackhaulError, LookupError):
+    """A name that the store of this host has no object for."""
 
 
 # MemoryError first: it makes its instances itself, and refuses to for a class built on another.

@@ -31,12 +31,10 @@ from backhaul.dask.comm.buffer_sharing import (
     in_order,
     move_to_arena,
 )
+from backhaul.dask.comm.offloading import offload_measured
 from backhaul.dask.comm.reader import ReadingComm
 from backhaul.dask.comm.tls import extra_info
-from backhaul.dask.compat.names import (
-    comm_utils,
-    offload,
-)
+from backhaul.dask.compat.names import comm_utils
 from backhaul.dask.compat.operations import FIELD
 from backhaul.dask.config.settings import Settings
 from backhaul.dask.serialize import codec
@@ -401,7 +399,8 @@ class BackhaulComm(ReadingComm):
             assert message is not None
             return move_to_arena(self._parted(message), arena)
 
-        return await offload(encode)
+        encoded: codec.Message = await offload_measured(encode)
+        return encoded
 
     def _families(self, serializers: Sequence[str] | None) -> Sequence[str] | None:
         """Give the families to serialize by, as the peer can take them."""

@@ -15,6 +15,7 @@ from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOu
 from backhaul.dask.comm import device_frames
 from backhaul.dask.comm.buffer_sharing import nbytes_of
 from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.offloading import offload_measured
 from backhaul.dask.compat.names import Comm, CommClosedError, comm_utils, offload
 from backhaul.dask.config.settings import Settings
 from backhaul.dask.serialize import codec
@@ -290,7 +291,7 @@ class ReadingComm(Comm):
         """Deserialize a message, in another thread if it is large and the comm allows that."""
         limit = self.allow_offload and self.deserialize and comm_utils.OFFLOAD_THRESHOLD
         if limit and sum(map(nbytes_of, frames)) > limit:
-            return await offload(codec.loads, frames, self.deserialize, deserializers)
+            return await offload_measured(codec.loads, frames, self.deserialize, deserializers)
         return codec.loads(frames, self.deserialize, deserializers)
 
     def _end_truncated(self, error: EOFError) -> NoReturn:

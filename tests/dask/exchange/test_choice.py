@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 import dask
+from backhaul.dask.compat.names import Alias
 from backhaul.dask.config.settings import switched_on
 from tests.dask.exchange.conftest import SWITCH, kept, wait_until_forgotten
 
@@ -105,6 +106,33 @@ def test_frames_of_any_source_are_exchanged(client: Client, exchanged: list[bool
     for source, rows in ((delayed(), 120), (persisted(client), 40), (delayed() + 1, 120)):
         found = source.merge(source[["key"]].drop_duplicates(), on="key", broadcast=False)
         assert len(kept(found).compute()) == rows
+    assert exchanged
+    assert all(exchanged)
+
+
+def test_persisted_partitions_are_read_without_a_task_for_each_alias(
+    client: Client, exchanged: list[bool]
+) -> None:
+    source = persisted(client)
+    wait(source)
+    merge = source.merge(source[["key"]].drop_duplicates(), on="key", broadcast=False)
+    for made in (
+        source.shuffle("key", shuffle_method="p2p"),
+        merge,
+        source.merge(source, on="key"),
+    ):
+        found = client.persist(kept(made))
+        wait(found)
+        aliases = client.run_on_scheduler(
+            lambda dask_scheduler: [
+                key for key, ts in dask_scheduler.tasks.items() if type(ts.run_spec) is Alias
+            ]
+        )
+        # Those that `drop_duplicates` reads, too
+        assert len(aliases) == (3 if made is merge else 0)
+    # An alias that the program asks for is there.
+    both = dask.persist(source, kept(source.shuffle("key", shuffle_method="p2p")))
+    assert [len(each.compute()) for each in both] == [40, 40]
     assert exchanged
     assert all(exchanged)
 

@@ -10,6 +10,7 @@ from typing import Any
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
 from backhaul.dask.compat.names import (
     AssignPartitioningIndex,
+    FromGraph,
     Fused,
     HashJoinP2P,
     List,
@@ -153,17 +154,24 @@ class _Side:
     frame: Any
     plan: FramePlan
 
-    @property
-    def partitions(self) -> int:
-        """Number of input partitions."""
-        return int(self.frame.npartitions)
+    def _inputs(self) -> list[Any]:
+        """List the keys of the input partitions.
+
+        Dask names the partitions of a persisted frame by aliases, each of which is a task. Without
+        readers, an alias is left out by the scheduler.
+        """
+        names = [(self.frame._name, number) for number in range(int(self.frame.npartitions))]
+        if type(self.frame) is FromGraph:
+            persisted = list(self.frame.operand("keys"))
+            return persisted if len(persisted) == len(names) else names
+        return names
 
     def add_to(self, graph: dict[Any, Any], *, bundled: bool) -> Any:
         """Add the tasks up to the blocks, and return a reference to these."""
         blocks = []
-        for number in range(self.partitions):
+        for number, source in enumerate(self._inputs()):
             key = (f"exchange-transfer-{self.name}", number)
-            graph[key] = Task(key, transfer, TaskRef((self.frame._name, number)), self.plan)
+            graph[key] = Task(key, transfer, TaskRef(source), self.plan)
             blocks.append(graph[key].ref())
         if not bundled:
             return List(*blocks)

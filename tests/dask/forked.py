@@ -1,8 +1,8 @@
 """Runs a program many times in forks of one process, which imports its modules once.
 
-``python -m tests.dask.forked PACKAGE`` imports ``PACKAGE.__main__`` and calls its ``load``. Each
-line of the standard input is a list of arguments as JSON, with which a fork calls ``main``. The
-answer is a line with the exit status and the output of the fork.
+``python -m tests.dask.forked MODULE`` imports the module and calls its ``load``, if it has one.
+Each line of the standard input is a list of arguments as JSON, with which a fork calls ``main``.
+The answer is a line with the exit status and the output of the fork.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,19 +23,22 @@ __all__ = ["Forks"]
 
 ROOT = Path(__file__).parents[2]
 
+#: After which a fork that hangs is ended
+TIMEOUT_S = 300
+
 
 class Forks:
-    """Calls of ``python -m PACKAGE`` whose imports are shared.
+    """Calls of ``python -m MODULE`` whose imports are shared.
 
     Parameters
     ----------
-    package : str
-        Package with a ``__main__`` that has ``load`` and ``main``.
+    module : str
+        Module with a ``main`` that reads `sys.argv` and returns the exit status.
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, module: str) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.dask.forked", package],
+            [sys.executable, "-m", "tests.dask.forked", module],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
@@ -46,7 +50,7 @@ class Forks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.communicate(timeout=300)
+        self._server.communicate(timeout=TIMEOUT_S)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the program to its end."""
@@ -63,6 +67,7 @@ def _run(main: Any, arguments: list[str], outputs: list[IO[str]]) -> int:
     """Fork, call ``main`` there, and return the exit status."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(TIMEOUT_S)
     status = 1
     try:
         for descriptor, output in enumerate(outputs, 1):
@@ -79,9 +84,10 @@ def _run(main: Any, arguments: list[str], outputs: list[IO[str]]) -> int:
         os._exit(status)
 
 
-def _serve(package: str) -> None:
-    program = importlib.import_module(f"{package}.__main__")
-    program.load()
+def _serve(module: str) -> None:
+    program = importlib.import_module(module)
+    if hasattr(program, "load"):
+        program.load()
     gc.collect()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")

@@ -134,7 +134,7 @@ LOOKERS: dict[str, Callable[[Client, Worker], Coroutine[Any, Any, None]]] = {
 }
 
 
-async def main(what: str, kind: str) -> None:
+async def look_amid(what: str, kind: str) -> None:
     """Run it for `SECONDS`, and print how often was looked."""
     activation.install()
     # Rust takes over soon after a read.
@@ -165,8 +165,14 @@ async def main(what: str, kind: str) -> None:
     sys.stdout.write(f"looked {World.looks} times beside {World.chains} chains\n")
 
 
+def main() -> int:
+    """Run what the arguments name."""
+    asyncio.run(look_amid(*sys.argv[1:]))
+    return 0
+
+
 if __name__ == "__main__":
     # By its name, under which results are pickled.
     from tests.dask.execution import looking
 
-    asyncio.run(looking.main(*sys.argv[1:]))
+    sys.exit(looking.main())

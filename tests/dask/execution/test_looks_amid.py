@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from _thread import RLock as _RLock
 from collections.abc import Callable, Iterator
@@ -25,8 +23,14 @@ from backhaul.dask.worker.local_queue import line_of
 from backhaul.dask.worker.spill_buffer import in_memory
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
+from tests.dask.forked import Forks
 
-ROOT = Path(__file__).parents[3]
+
+@pytest.fixture(scope="module")
+def looking() -> Iterator[Forks]:
+    """Run the reads in processes apart, which a deadlock would stop."""
+    with Forks("tests.dask.execution.looking") as forks:
+        yield forks
 
 
 @pytest.mark.parametrize(
@@ -40,14 +44,10 @@ ROOT = Path(__file__).parents[3]
         ("finalizer", "tasks"),
     ],
 )
-def test_chains_go_on_beside_reads_in_the_middle_of_other_operations(what: str, look: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.dask.execution.looking", what, look],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def test_chains_go_on_beside_reads_in_the_middle_of_other_operations(
+    looking: Forks, what: str, look: str
+) -> None:
+    ended = looking(what, look)
     said = ended.stdout + ended.stderr
     assert ended.returncode == 0, said
     # A thread that has ended with an error

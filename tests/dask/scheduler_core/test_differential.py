@@ -13,7 +13,7 @@ from tests.dask.forked import Forks
 @pytest.fixture(scope="module")
 def differential() -> Iterator[Forks]:
     """Run random events in processes apart: upstream's modules are loaded in another way there."""
-    with Forks("tests.dask.scheduler_core") as forks:
+    with Forks("tests.dask.scheduler_core.__main__") as forks:
         yield forks
 
 

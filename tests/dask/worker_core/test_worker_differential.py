@@ -13,7 +13,7 @@ from tests.dask.forked import Forks
 @pytest.fixture(scope="module")
 def differential() -> Iterator[Forks]:
     """Run random events in processes apart: hashes of upstream's tasks are others there."""
-    with Forks("tests.dask.worker_core") as forks:
+    with Forks("tests.dask.worker_core.__main__") as forks:
         yield forks
 
 

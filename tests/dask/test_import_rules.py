@@ -86,9 +86,7 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "worker.instructions": frozenset(
         {"worker.core.dask_instructions", "worker.core.events", "worker.core.guarded_state"}
     ),
-    "worker.local_queue": frozenset(
-        {"resource_pools.leases", "resource_pools.worker_state", "worker.core.task_view"}
-    ),
+    "worker.local_queue": frozenset({"resource_pools.leases", "worker.core.task_view"}),
     "worker.state_checks": frozenset({"resource_pools.worker_state"}),
     "worker.task_start": frozenset(
         {

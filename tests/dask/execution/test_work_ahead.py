@@ -34,7 +34,7 @@ from backhaul.dask.comm.inbox import Arrivals
 from backhaul.dask.compat import activation
 from backhaul.dask.worker.core.ownership import Keeper
 from backhaul.dask.worker.early_execution import Foretold
-from backhaul.dask.worker.early_reader import BEHIND_S, LEFT_S, WorkAhead
+from backhaul.dask.worker.early_reader import WorkAhead
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -496,7 +496,8 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         await eventually(lambda: not worker.state.tasks)
-        monkeypatch.setattr("backhaul.dask.worker.early_reader.BEHIND_S", 60)
+        for module in ("early_reader", "early_messages"):
+            monkeypatch.setattr(f"backhaul.dask.worker.{module}.BEHIND_S", 60)
         entered.clear()
         for name in "abc":
             gates[name] = threading.Event()
@@ -582,7 +583,7 @@ def test_ended_tasks_of_a_message_are_handled_and_the_rest_left_to_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message of many tasks takes longer than the event loop may be behind."""
-    monkeypatch.setattr("backhaul.dask.worker.early_reader.LEFT_S", 300)
+    monkeypatch.setattr("backhaul.dask.worker.early_messages.LEFT_S", 300)
     parts: list[int] = []
     take_parts = Arrivals._take_parts
 
@@ -619,56 +620,6 @@ def pause(seconds: float) -> float:
     return seconds
 
 
-def test_a_task_waits_until_the_event_loop_has_handled_the_one_before(
-    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread that ends a task of the event loop is free as soon as the loop handles the end."""
-
-    @cluster(1, timeout=300)
-    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
-        await until_ahead(client, eventually)
-        work_queue: Any = worker.executors["default"]._work_queue  # type: ignore[attr-defined]
-        ahead, line = work_queue.ahead, work_queue.line
-        await eventually(lambda: not worker.state.tasks and line._free_threads == 1)
-        roused: list[bool] = []
-        event_loop_thread = threading.get_ident()
-
-        def rouse(or_next: bool) -> None:
-            # The thread that had the last task may still be on its way back.
-            if threading.get_ident() == event_loop_thread:
-                roused.append(or_next)
-
-        monkeypatch.setattr(ahead._arrivals, "rouse", rouse)
-        with line.lock:
-            free_threads, line._free_threads = line._free_threads, 0
-            line._is_called = True
-            ahead._waiting.append((ahead._seen, {"op": "compute-task", "key": "next"}))
-            assert ahead._next_or_none() is None
-            assert not ahead._is_blocked()
-            assert len(ahead._waiting) == 1
-            ahead._waiting.clear()
-            line._is_called = False
-        line.handle()
-        assert roused == [True]
-        assert line._free_threads == free_threads == 1
-        line.handle()
-        assert roused == [True]
-        # One that has no thread for other reasons is the event loop's.
-        with line.lock:
-            line._free_threads = 0
-            ahead._waiting.append((ahead._seen, {"op": "compute-task", "key": "next"}))
-            blocked_to = ahead._blocked_to
-            ahead._seen += 1
-            assert ahead._next_or_none() is None
-            assert ahead._is_blocked()
-            ahead._waiting.clear()
-            ahead._seen -= 1
-            ahead._blocked_to = blocked_to
-        line.handle()
-
-    run()
-
-
 def test_a_request_without_need_of_begun_tasks_handles_none_of_them(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,7 +632,8 @@ def test_a_request_without_need_of_begun_tasks_handles_none_of_them(
         here = client.submit(inc, 1, pure=False)
         await here
         await eventually(lambda: here.key in worker.data)
-        monkeypatch.setattr("backhaul.dask.worker.early_reader.BEHIND_S", 60)
+        for module in ("early_reader", "early_messages"):
+            monkeypatch.setattr(f"backhaul.dask.worker.{module}.BEHIND_S", 60)
         line: Any = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
         for _ in range(100):
             gates["first"] = threading.Event()
@@ -716,20 +668,18 @@ def test_a_reported_task_holds_no_context(monkeypatch: pytest.MonkeyPatch, valid
     """It gets another one where the state machine handles the release."""
     dropped: list[bool] = []
     made: list[Any] = []
-    is_over_ahead, whole_context = Foretold.is_over_ahead, Foretold._whole_context
+    end, whole_context = Foretold._end, Foretold._whole_context
 
-    def noting_over(self: Foretold) -> bool:
-        is_ahead = is_over_ahead(self)
-        if is_ahead:
-            dropped.append(self._context is None)
-        return is_ahead
+    def noting_end(self: Foretold) -> None:
+        end(self)
+        dropped.append(self._context is None)
 
     def noting_made(self: Foretold) -> Any:
         if self._context is None:
             made.append(self._key)
         return whole_context(self)
 
-    monkeypatch.setattr(Foretold, "is_over_ahead", noting_over)
+    monkeypatch.setattr(Foretold, "_end", noting_end)
     monkeypatch.setattr(Foretold, "_whole_context", noting_made)
 
     @cluster(1, timeout=300)
@@ -747,37 +697,5 @@ def test_a_reported_task_holds_no_context(monkeypatch: pytest.MonkeyPatch, valid
         states = [worker.state.tasks[each.key].state for each in futures]
         assert states == ["memory"] * 20
         worker.state.validate_state()
-
-    run()
-
-
-def test_the_event_loop_asks_again_in_time_without_a_thread(
-    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that a thread begins meanwhile does not wait for longer."""
-
-    @cluster(1, timeout=300)
-    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
-        await until_ahead(client, eventually)
-        await eventually(lambda: not worker.state.tasks)
-        ahead: Any = worker.executors["default"]._work_queue.ahead  # type: ignore[attr-defined]
-        arrivals = ahead._arrivals
-        with arrivals.lock, ahead._line.lock:
-            monkeypatch.setattr(ahead, "_is_waiting", True)
-            arrivals._unhandled.append((None, {"op": "compute-task", "key": "unseen"}))
-            try:
-                taken, parts, later_s = ahead.may_take()
-                assert (taken, parts) == (0, 0)
-                assert 0 < later_s <= BEHIND_S
-                # As it is another time, until it has been there for long.
-                ahead._unseen_s -= 2 * BEHIND_S
-                taken, parts, later_s = ahead.may_take()
-                assert (taken, parts) == (0, 0)
-                assert 0 < later_s <= BEHIND_S
-                ahead._unseen_s -= LEFT_S
-                assert ahead.may_take()[0] is None
-            finally:
-                arrivals._unhandled.pop()
-                ahead._unseen_s = 0.0
 
     run()

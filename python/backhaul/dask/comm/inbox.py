@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from backhaul import Endpoint, Request
 from backhaul._locks import RLock
@@ -28,7 +29,18 @@ from backhaul.dask.comm.buffer_sharing import nbytes_of
 from backhaul.dask.compat.names import comm_utils
 from backhaul.dask.serialize import codec
 
-__all__ = ["Arrivals", "Listener", "messages_of"]
+__all__ = [
+    "ALL",
+    "ALL_QUOTA",
+    "BATCHES",
+    "NONE",
+    "PARTS",
+    "Arrivals",
+    "Listener",
+    "Quota",
+    "Share",
+    "messages_of",
+]
 
 #: Most messages, and bytes of them, that are received and not handled, so that a sender that never
 #: stops is held up by a reader that is slow
@@ -36,6 +48,36 @@ _UNHANDLED_MAX: Final = 128
 _UNHANDLED_BYTES_MAX: Final = 1 << 20
 
 _decode: Final = codec.codec.decode
+
+
+class Share(Enum):
+    """Part of the arrived messages."""
+
+    ALL = "all"
+    #: The first `Quota.number` messages
+    BATCHES = "batches"
+    #: The first `Quota.number` parts of the first message, a list or tuple
+    PARTS = "parts"
+    #: None; the event loop asks again after `Quota.later_s`
+    NONE = "none"
+
+
+ALL, BATCHES, PARTS, NONE = Share
+
+
+class Quota(NamedTuple):
+    """Messages that the event loop may take."""
+
+    share: Share
+    number: int = 0
+    #: Time until the event loop asks again, in seconds
+    later_s: float = 0.0
+    #: Whether to wake the thread that waits for messages
+    wakes: bool = False
+
+
+#: No message is left to threads
+ALL_QUOTA: Final = Quota(ALL)
 
 
 class Listener:
@@ -53,13 +95,9 @@ class Listener:
     def on_close(self) -> None:
         """Note that nothing more arrives; called by any thread."""
 
-    def may_take(self) -> tuple[int | None, int, float]:
-        """Say how many of the messages the event loop may take, all for None; the lock is held.
-
-        If none: how many parts of the first, a list or tuple. If none either: in how many seconds
-        the event loop is to ask again.
-        """
-        return None, 0, 0.0
+    def may_take(self) -> Quota:
+        """Return which of the messages the event loop may take; the lock is held."""
+        return ALL_QUOTA
 
 
 class Arrivals:
@@ -151,13 +189,16 @@ class Arrivals:
                 self.receive()
                 later_s: float | None = None
                 if self._unhandled:
-                    allowed, parts, later_s = self._listener.may_take()
-                    if allowed is None:
+                    quota = self._listener.may_take()
+                    share = quota.share
+                    if share is ALL:
                         return self._take(most), None
-                    if allowed:
-                        return self._take(allowed if most is None else min(allowed, most)), None
-                    if parts:
-                        return [self._take_parts(parts)], None
+                    if share is BATCHES:
+                        count = quota.number if most is None else min(quota.number, most)
+                        return self._take(count), None
+                    if share is PARTS:
+                        return [self._take_parts(quota.number)], None
+                    later_s = quota.later_s
                 if self._kept is not None:
                     self._go_on()
                     (_, frames), self._kept = self._kept, None

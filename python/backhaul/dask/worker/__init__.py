@@ -15,6 +15,9 @@ the owner of that lock. So a finalizer may read the state in a thread that has a
 No wait for a lock has a time limit. `early_reader` has two more, for the thread that waits and for
 the item that this thread was given; the lock of `metrics.Sums` is innermost.
 
+States: `transitions.State` with its subclasses `early_messages.Access`, `idle_thread.Wait`,
+`item_state.ItemState` and `local_queue.Phase`. `Line.validate` checks them.
+
 Invariants: a task that the scheduler has assigned once runs once. A read of the state by a program
 finds all that threads have done.
 """

@@ -19,6 +19,7 @@ from backhaul.dask.serialize.inline_values import pickled_if_plain
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.finished_message import described_class
 from backhaul.dask.worker.inline_results import asked_bytes
+from backhaul.dask.worker.item_state import ABANDONED, ENDED, REPORTED, STARTED, TAKEN
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line
 from backhaul.dask.worker.metrics import Sums, add_up, recorder, seconds_in
@@ -82,7 +83,7 @@ class Foretold(Execution):
         Lets the event loop handle the arrived messages immediately.
     """
 
-    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_disowned", "is_heard", "run_id")
+    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_heard", "run_id")
 
     def __init__(
         self,
@@ -97,7 +98,6 @@ class Foretold(Execution):
         #: Stimulus id of the report to the scheduler
         self._stimulus_id: ToldStimulus | None = None
         self._on_named: threading.Event | None = None
-        self.is_disowned = False
         self.is_heard = False
 
     def take_given(self, data: dict[Any, Any], context: contextvars.Context) -> None:
@@ -121,7 +121,11 @@ class Foretold(Execution):
 
     def disown(self) -> None:
         """Abandon the task, because the state machine does not want it; its end is ignored."""
-        self.is_disowned = True
+        self._enter(ABANDONED)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the thread if the task waits for its start."""
         if self._on_named is not None:
             self._on_named.set()
 
@@ -133,13 +137,9 @@ class Foretold(Execution):
             return (outcome[0],)
         return ()
 
-    def is_over(self) -> bool:
-        """Tell whether the task has ended and the end was reported to the scheduler."""
-        return self._is_over
-
     def ending(self) -> Ending | None:
         """Return the outcome; None if the task is running, or has not succeeded."""
-        if not self._is_over or self._stimulus_id is None or self.cancelled():
+        if self.state is not ENDED or self._stimulus_id is None or self.cancelled():
             return None
         value, nbytes, kind = self._outcome
         start_s, stop_s = self._times
@@ -167,7 +167,7 @@ class Foretold(Execution):
             Keys of the results that it has read.
         """
         worker = self._worker
-        self._is_named = True
+        self._enter(REPORTED)
         if inputs and type(data_of(worker)) is not dict:
             self._whole_context().run(self._count_as_looked_up, inputs)
         if worker.digests is not None:
@@ -192,7 +192,7 @@ class Foretold(Execution):
         inputs : iterable of key
             Keys of the results that it has read.
         """
-        self._is_named = True
+        self._enter(REPORTED)
         metrics = self._metrics
         if inputs:
             sums.count_reads(data_of(self._worker), inputs, metrics)
@@ -207,16 +207,14 @@ class Foretold(Execution):
         with contextlib.suppress(KeyError):
             self._looked_up(inputs)
 
-    def is_over_ahead(self) -> bool:
-        """Note that the task has ended, if the state machine has not started it yet."""
-        if self._is_named:
-            return False
-        self._is_over = True
+    def _end(self) -> None:
+        """Note that the task has ended, and that the scheduler knows that."""
+        if self.state is TAKEN:
+            self._enter(ENDED)
         if not self._data:
             # The tasks of ten milliseconds may wait for the event loop, and the garbage collector
             # traverses all objects that they hold.
             self._context = self._measured = None  # type: ignore[assignment]
-        return True
 
     def _whole_context(self) -> contextvars.Context:
         """Return the context of the task, made again if it was dropped; for the event loop."""
@@ -236,8 +234,7 @@ class Foretold(Execution):
         # The thread that runs the task may be about to note its end.
         with self._line_lock():
             super().name(span_id)
-        if self._on_named is not None:
-            self._on_named.set()
+        self.wake()
 
     def run(self) -> None:
         """Run the task, and then the next ones; called by a thread of the pool."""
@@ -256,7 +253,7 @@ class Foretold(Execution):
             _running.task = None
 
     def tell_ahead(self, *, is_last: bool) -> bool:
-        if self._is_named:
+        if self.state is STARTED:
             return False
         message = self._finished_message()
         if message is None:
@@ -267,6 +264,7 @@ class Foretold(Execution):
         if not stream.post_in_thread(message, is_last=is_last):
             # The event loop sends the message; its stream may be closing or replaced.
             self.get_loop().call_soon_threadsafe(_send, worker, message)
+        self._end()
         return True
 
     def catch_up(self) -> None:
@@ -280,7 +278,7 @@ class Foretold(Execution):
         if is_owned(line.lock):
             return
         with line.lock:
-            if self._is_named or self.is_disowned or line.is_closed:
+            if self.state is not TAKEN or line.is_closed:
                 return
             named = self._on_named = threading.Event()
         self._call_loop()

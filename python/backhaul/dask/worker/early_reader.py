@@ -15,22 +15,23 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final
 
 from zict import LRU
 
-from backhaul.dask.comm.inbox import Arrivals, Listener, messages_of
+from backhaul.dask.comm.inbox import ALL_QUOTA, Arrivals, Listener, Quota, messages_of
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import Worker
 from backhaul.dask.worker.core.events import is_odd
 from backhaul.dask.worker.core.ownership import keeper_for
 from backhaul.dask.worker.early_execution import Announced, Foretold
+from backhaul.dask.worker.early_messages import BEHIND_S, HELD, EarlyMessages
 from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.get_data import catch_up_when_asked
+from backhaul.dask.worker.idle_thread import ABSENT, HANDED, IdleThread
 from backhaul.dask.worker.lazy_collections import data_of, is_known
 from backhaul.dask.worker.local_queue import Line
 from backhaul.dask.worker.protocols import EarlyTasks
@@ -42,20 +43,8 @@ __all__ = ["WorkAhead", "work_ahead_for"]
 
 logger = logging.getLogger(__name__)
 
-#: Longest delay of the event loop behind the threads, in seconds
-BEHIND_S: Final = 0.010
-
-#: Longest time that tasks wait for threads that run other early tasks, in seconds
-LEFT_S: Final = 0.050
-
 #: A busy thread reports ended tasks to the state machine each time that it has run this many
 _TOLD_EACH: Final = 16
-
-#: Messages that threads may act on
-_FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
-
-#: Most freed keys that are kept, besides those whose messages the event loop has not handled
-_FREED_MAX: Final = 256
 
 _MISSING: Final = object()
 
@@ -81,30 +70,11 @@ class WorkAhead(EarlyTasks, Listener):
         self._context = line.context
         #: Held by the thread that waits for messages
         self._post = threading.Lock()
-        #: Protects the two attributes below and the order of items in the queue
+        #: Innermost; protects `_idle` and the order of items in the queue
         self._lock = threading.Lock()
-        self._is_waiting = False
-        self._handed: Any = None
-        #: Number of batches that threads have read, and number up to the last batch that the event
-        #: loop has to handle first; both count from the first batch of the connection
-        self._seen = 0
-        self._blocked_to = 0
-        #: Arrival time of each batch that threads have read and the event loop has not taken
-        self._came: deque[tuple[int, float]] = deque()
-        #: Messages for threads that no thread has handled, with the numbers of their batches
-        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
-        #: Freed keys of messages that the event loop may not have taken, with the batch numbers
-        self._freed: dict[Any, int] = {}
-        #: Arrival time of a message that no thread has read; 0 if there is none
-        self._unseen_s = 0.0
-        #: Whether a thread waits only for items, until threads may look at messages again
-        self._is_blind = False
-        #: Last time at which the event loop took a part of a batch
-        self._parted_s = 0.0
-        #: Whether a task waits until the event loop has handled reports
-        self._holds = False
-        #: Whether a thread has no task left, and reads messages next
-        self._returns = False
+        self._idle = IdleThread()
+        #: Protected by the lock of the local queue
+        self._messages = EarlyMessages()
         self._events = ThreadEvents(worker, line, arrivals)
         #: Number of tasks that threads have begun since the last report to the state machine
         self._untold = 0
@@ -118,15 +88,11 @@ class WorkAhead(EarlyTasks, Listener):
     def put(self, put: Callable[[Any], None], item: Any) -> None:
         """Hand an item to the thread that waits for messages, or put it into the queue."""
         with self._lock:
-            if not self._is_waiting:
+            is_queued, wakes = self._idle.offer(item)
+            if is_queued:
                 put(item)
-                return
-            if self._handed is None:
-                self._handed = item
-            # With None, or with a second item, the thread has to read the queue.
-            if self._handed is not item or item is None:
-                put(item)
-        self._arrivals.rouse(or_next=True)
+        if wakes:
+            self._arrivals.rouse(or_next=True)
 
     def get(self, get: Callable[[bool, float | None], Any], timeout_s: float) -> Any:
         """Wait for an item of the queue, or a task that the scheduler sends.
@@ -143,7 +109,7 @@ class WorkAhead(EarlyTasks, Listener):
                 if not self._line.executor._work_queue.empty():
                     with contextlib.suppress(queue.Empty):
                         return get(False, None)
-                self._is_waiting = True
+                self._idle.come()
             item: Any = None
             blind_s = 0.0
             try:
@@ -156,7 +122,8 @@ class WorkAhead(EarlyTasks, Listener):
             self._post.release()
         if blind_s:
             # Before the check, because the event loop reads the mark after it has taken messages
-            self._is_blind = True
+            with self._lock:
+                self._idle.only_items = True
             if not self._arrivals.may_look():
                 return get(True, blind_s)
         return get(False, None)
@@ -164,14 +131,10 @@ class WorkAhead(EarlyTasks, Listener):
     def _leave(self, item: Any) -> Any:
         """End the wait for messages; return the item that this thread runs next."""
         with self._lock:
-            self._is_waiting = False
-            handed, self._handed = self._handed, None
+            item, queued = self._idle.leave(item)
         self._arrivals.leave()
-        if item is None:
-            return handed
-        if handed is not None:
-            # The item arrived while this thread found a task: another thread runs it.
-            self._line.executor._work_queue.put(handed)
+        if queued is not None:
+            self._line.executor._work_queue.put(queued)
         return item
 
     def _wait(self, timeout_s: float) -> tuple[Foretold | None, float]:
@@ -180,15 +143,15 @@ class WorkAhead(EarlyTasks, Listener):
         Returns the task, and how long the caller waits only for items.
         """
         deadline_s = monotonic() + timeout_s
-        arrivals = self._arrivals
+        arrivals, messages = self._arrivals, self._messages
         work_queue = self._line.executor._work_queue
         while True:
-            if self._handed is not None or not work_queue.empty():
+            if self._idle.state is HANDED or not work_queue.empty():
                 return None, 0.0
             found, is_blind = None, False
-            if self._waiting or not arrivals.is_still(self._seen):
+            if messages.waiting or not arrivals.is_still(messages.seen):
                 found, is_blind = self._look()
-            self._returns = False
+            messages.returns = False
             left_s = deadline_s - monotonic()
             if found is not None or left_s <= 0:
                 return found, 0.0
@@ -207,55 +170,29 @@ class WorkAhead(EarlyTasks, Listener):
             if arrivals.is_handling:
                 # The event loop is handling messages, and takes these next.
                 return None, not arrivals.may_look()
-            has_news = self._take_in()
-            if not has_news and not self._waiting:
-                return None, not arrivals.may_look()
+            messages, is_last = self._messages, not arrivals.may_look()
             with self._line.lock:
-                found = None if self._is_blocked() else self._next_or_none()
-                if found is not None and self._waiting:
+                if not self._read(is_last) and not messages.waiting:
+                    return None, is_last
+                found = None if messages.is_closed else self._next_or_none()
+                if found is not None and messages.waiting:
                     self._share()
+                is_closed = messages.is_closed
             # A message for the event loop may have arrived with the task.
-            arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
-            return found, not arrivals.may_look()
+            arrivals.call(0.0 if is_closed else BEHIND_S)
+            return found, is_last
 
     def _call(self) -> None:
         """Let the event loop handle all messages that threads have read, before they read more."""
-        self._blocked_to = max(self._blocked_to, self._seen)
+        with self._line.lock:
+            self._messages.block()
         self._arrivals.call()
 
-    def _is_blocked(self) -> bool:
-        return self._blocked_to > self._arrivals.taken
-
-    def _take_in(self) -> bool:
-        """Read arrived messages, and keep those that threads may handle.
-
-        Notes whether the event loop has to handle one first. The lock of the inbox is held.
-        """
-        arrivals = self._arrivals
-        number = max(self._seen, arrivals.taken)
-        batches = arrivals.unhandled_from(number - arrivals.taken)
-        if self._is_blocked():
-            # Not read now: the event loop may leave these to threads when it has taken the others.
-            return bool(batches)
-        self._seen = number + len(batches)
-        if not arrivals.may_look():
-            self._blocked_to = self._seen
-        if not batches or self._is_blocked():
-            return bool(batches)
-        now_s = monotonic()
-        self._unseen_s = 0.0
-        news = []
-        for batch in batches:
-            for message in batch if isinstance(batch, (list, tuple)) else (batch,):
-                if type(message) is not dict or message.get("op") not in _FOR_THREADS:
-                    self._blocked_to = self._seen
-                    return True
-                news.append((number, message))
-            self._came.append((number, now_s))
-            number += 1
-        # Threads take messages from the other end.
-        self._waiting.extend(news)
-        return True
+    def _read(self, is_last: bool) -> bool:
+        """Read arrived messages; tell whether there are any; both locks are held."""
+        arrivals, messages = self._arrivals, self._messages
+        batches = arrivals.unhandled_from(max(0, messages.seen - arrivals.taken))
+        return messages.read(batches, monotonic(), is_last=is_last)
 
     def _next_or_none(self) -> Foretold | None:
         """Begin the next task; None if that raises; the lock of the local queue is held."""
@@ -264,55 +201,49 @@ class WorkAhead(EarlyTasks, Listener):
         except Exception:
             # The event loop gets the same error, and reports it
             logger.debug("A thread cannot make out what has come", exc_info=True)
-            self._blocked_to = self._seen
+            self._messages.block()
             return None
 
     def _next(self) -> Foretold | None:
         """Begin the next task that has arrived; the lock of the local queue is held."""
-        waiting, line = self._waiting, self._line
-        while waiting:
-            number, message = waiting[0]
-            if message["op"] == "free-keys":
-                self._freed.update(dict.fromkeys(message["keys"], number))
-                waiting.popleft()
-                continue
-            if not line.may_foretell():
-                # Set before the check, because the event loop reads it after it handled reports
-                self._holds = True
-                if line.is_to_hear():
-                    # The event loop handles a report soon, so that a thread may be free then.
-                    return None
-                self._holds = False
+        messages, line = self._messages, self._line
+        message = messages.first()
+        if message is None:
+            return None
+        if line.may_foretell():
             found = self._begin(message)
-            if found is None:
-                self._blocked_to = self._seen
-                return None
-            waiting.popleft()
-            return found
+            if found is not None:
+                messages.begin()
+                return found
+        elif line.is_to_hear():
+            # The event loop handles a report soon, so that a thread may be free then.
+            messages.hold()
+            return None
+        messages.block()
         return None
 
     def begin_next(self) -> Foretold | None:
         """Begin the next task in a thread that has ended one; the local queue's lock is held."""
-        executor, arrivals = self._line.executor, self._arrivals
+        executor, arrivals, messages = self._line.executor, self._arrivals, self._messages
         # Another thread may wait for the place of this one, or the pool may end.
-        if self._is_blocked() or executor._rejoin_list or executor._shutdown:
+        if messages.is_closed or executor._rejoin_list or executor._shutdown:
             return None
-        if not (self._waiting or arrivals.has_more_than(max(self._seen, arrivals.taken))):
+        if not (messages.waiting or arrivals.has_more_than(max(messages.seen, arrivals.taken))):
             # This thread reads later messages after it has reported the ended task.
-            self._returns = True
+            messages.returns = True
             return None
         # Without waiting, because the owner of this lock may wait for the local queue's.
-        if not self._waiting and arrivals.lock.acquire(blocking=False):
+        if not messages.waiting and arrivals.lock.acquire(blocking=False):
             try:
                 arrivals.receive()
-                if not arrivals.is_handling and self._take_in():
-                    arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
+                if not arrivals.is_handling and self._read(not arrivals.may_look()):
+                    arrivals.call(0.0 if messages.is_closed else BEHIND_S)
             finally:
                 arrivals.lock.release()
-        found = None if self._is_blocked() else self._next_or_none()
-        if self._is_blocked():
+        found = None if messages.is_closed else self._next_or_none()
+        if messages.is_closed:
             arrivals.call()
-        self._returns = found is None
+        messages.returns = found is None
         return found
 
     def go_on(self) -> None:
@@ -332,7 +263,7 @@ class WorkAhead(EarlyTasks, Listener):
     def _share(self) -> None:
         """Give arrived tasks to idle threads; the lock of the local queue is held."""
         executor = self._line.executor
-        while self._waiting and self._line.may_foretell() and not executor._shutdown:
+        while self._messages.waiting and self._line.may_foretell() and not executor._shutdown:
             found = self._next_or_none()
             if found is None:
                 return
@@ -347,31 +278,32 @@ class WorkAhead(EarlyTasks, Listener):
                     executor._shutdown_lock.release()
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
-        """Make the item of a task that the state machine would start immediately; None if not."""
+        """Make the item of a task that the state machine would start immediately; None if not.
+
+        The lock of the local queue is held, and a thread is free.
+        """
         line, worker = self._line, self._worker
         key = message["key"]
-        with line.lock:
-            if (
-                not line.may_foretell()
-                or key in line.foretold
-                or is_known(worker.state, key)
-                or message["actor"]
-                or message["resource_restrictions"]
-                or is_odd(message)
-            ):
-                return None
-            announced = Announced(message)
-            if not is_ordinary(worker, announced):
-                return None
-            data = self._data_of(message["who_has"])
-            if data is None:
-                return None
-            found = Foretold(worker, announced, line, self._call)
-            context = self._context.copy()
-            context.run(found.take_given, data, context)
-            found.claim()
-            line.foretell(key, found)
-            return found
+        if (
+            key in line.foretold
+            or is_known(worker.state, key)
+            or message["actor"]
+            or message["resource_restrictions"]
+            or is_odd(message)
+        ):
+            return None
+        announced = Announced(message)
+        if not is_ordinary(worker, announced):
+            return None
+        data = self._data_of(message["who_has"])
+        if data is None:
+            return None
+        found = Foretold(worker, announced, line, self._call)
+        context = self._context.copy()
+        context.run(found.take_given, data, context)
+        found.claim()
+        line.foretell(key, found)
+        return found
 
     def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
         """Look up the inputs of a task; None if one may not be in memory."""
@@ -385,7 +317,7 @@ class WorkAhead(EarlyTasks, Listener):
             # Not through the LRU, because the read for the task is counted later.
             memory = memory.d
         for key in who_has:
-            if key in self._freed:
+            if self._messages.is_freed(key):
                 return None
             foretold = self._line.foretold.get(key)
             if foretold is not None:
@@ -400,6 +332,12 @@ class WorkAhead(EarlyTasks, Listener):
             found[key] = value
         return found
 
+    def validate(self) -> None:
+        """Check the invariants; the local queue's lock is held."""
+        self._messages.validate()
+        with self._lock:
+            self._idle.validate()
+
     def fail(self, error: Exception) -> None:
         """End the stream with an error of a report."""
         self._arrivals.fail(error)
@@ -412,99 +350,43 @@ class WorkAhead(EarlyTasks, Listener):
 
     def on_reported(self) -> None:
         """Wake a thread if a task has waited for the handling of reports."""
-        if self._holds:
-            self._holds = False
-            self._arrivals.rouse(or_next=True)
+        # Without the lock: a thread that holds the task back later finds no report to wait for.
+        if self._messages.access is HELD:
+            with self._line.lock:
+                wakes = self._messages.on_reported()
+            if wakes:
+                self._arrivals.rouse(or_next=True)
 
-    def may_take(self) -> tuple[int | None, int, float]:
-        """Return how many batches the event loop may take, or how many messages of the first one.
-
-        None means all batches. The last item is the time until the next call, in seconds, if the
-        event loop may take nothing. The lock of the inbox is held.
-
-        While threads go from task to task, the event loop takes the batches whose tasks have ended.
-        When the next batch is `BEHIND_S` old, the event loop takes its ended tasks, and leaves the
-        others to the threads until `LEFT_S`. The event loop takes all batches if no task has ended
-        since it last took a part.
-        """
-        arrivals, line = self._arrivals, self._line
+    def may_take(self) -> Quota:
+        """Return which batches the event loop may take; the lock of the inbox is held."""
+        arrivals, line, messages = self._arrivals, self._line, self._messages
         with line.lock:
+            is_waited_for = self._idle.state is not ABSENT
             if (
-                not (line.foretold_runs() or self._returns or self._is_waiting)
-                or self._is_blocked()
+                not (line.foretold_runs() or messages.returns or is_waited_for)
                 or not arrivals.may_look()
             ):
-                return None, 0, 0.0
-            unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
-            if not all(map(_is_for_threads, unseen)):
-                return None, 0, 0.0
-            came = self._came
-            while came and came[0][0] < arrivals.taken:
-                came.popleft()
-            if came and self._events.are_handled_here():
-                # A thread will report the task to the state machine, together with others.
-                left_s = came[0][1] + BEHIND_S - monotonic()
-                if left_s > 0:
-                    return 0, 0, left_s
-            count = ended = 0
-            foretold = line.foretold
-            for batch in arrivals.unhandled:
-                ended = 0
-                for message in messages_of(batch):
-                    if message.get("op") != "free-keys":
-                        item = foretold.get(message.get("key"))
-                        if item is None or not item.is_over():
-                            break
-                    ended += 1
-                else:
-                    count += 1
-                    continue
-                break
-            now_s = monotonic()
-            first = arrivals.taken + count
-            while came and came[0][0] < first:
-                came.popleft()
-            if count == len(arrivals.unhandled):
-                return None, 0, 0.0
-            if not came:
-                # No thread has read the batch, and a thread that is about to wait might miss it.
-                self._unseen_s = self._unseen_s or now_s
-                if self._is_waiting:
-                    arrivals.rouse(or_next=True)
-            came_s = came[0][1] if came else self._unseen_s
-            left_s = max(came_s, self._parted_s) + BEHIND_S - now_s
-            if not came and self._is_waiting:
-                # The woken thread begins these tasks sooner than the event loop could.
-                left_s += LEFT_S - BEHIND_S
-            if left_s <= 0 and not count:
-                if ended and came and now_s - came_s < LEFT_S:
-                    self._parted_s = now_s
-                    return 0, ended, 0.0
-                self._returns = False
-                return None, 0, 0.0
-            if self._waiting and self._is_waiting:
-                # The thread may have tried to read while the event loop was at work.
-                arrivals.rouse(or_next=True)
-        # At most `BEHIND_S`, for batches that a thread reads meanwhile.
-        return count, 0, min(left_s, BEHIND_S)
+                return ALL_QUOTA
+            quota = messages.quota(
+                arrivals.unhandled,
+                line.foretold,
+                monotonic(),
+                is_waited_for=is_waited_for,
+                reports_here=self._events.are_handled_here,
+            )
+        if quota.wakes:
+            arrivals.rouse(or_next=True)
+        return quota
 
     def on_take(self, taken: int) -> None:
         """Drop the batches that the event loop takes; `taken` is the number of all taken ones."""
-        self._unseen_s = 0.0
-        if self._is_blind and self._arrivals.may_look():
-            self._is_blind = False
-            queue.SimpleQueue.put(self._line.executor._work_queue, WAKE)
         with self._line.lock:
-            waiting, came = self._waiting, self._came
-            if waiting and waiting[0][0] < taken:
-                # The event loop took a task that no thread has begun; that comes before all others.
-                waiting.clear()
-                came.clear()
-                self._seen = taken
-            while came and came[0][0] < taken:
-                came.popleft()
-            if self._freed and (self._seen <= taken or len(self._freed) > _FREED_MAX):
-                self._freed = {key: at for key, at in self._freed.items() if at >= taken}
+            self._messages.on_taken(taken)
+        if self._idle.only_items and self._arrivals.may_look():
+            with self._lock:
+                wakes = self._idle.may_read_again()
+            if wakes:
+                queue.SimpleQueue.put(self._line.executor._work_queue, WAKE)
 
     def catch_up(self) -> bool:
         """Handle the messages of early tasks; False if the event loop is doing that already."""
@@ -559,10 +441,6 @@ class WorkAhead(EarlyTasks, Listener):
                 if key not in waiting and not is_known(state, key):
                     self._line.forget(key)
                     item.disown()
-
-
-def _is_for_threads(batch: Any) -> bool:
-    return all(message.get("op") in _FOR_THREADS for message in messages_of(batch))
 
 
 def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:

@@ -24,6 +24,7 @@ from backhaul.dask.compat.names import (
 from backhaul.dask.compat.operations import RELEASES
 from backhaul.dask.worker.event_makers import compute_task_event
 from backhaul.dask.worker.inline_results import tell_scheduler
+from backhaul.dask.worker.item_state import ENDED
 from backhaul.dask.worker.local_queue import hear_of, line_of
 from backhaul.dask.worker.stream_sharing import share_arrivals
 from backhaul.dask.worker.thread_events import lives_through
@@ -207,7 +208,7 @@ def _has_ended(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
     if line is None or line.keeper is None:
         return False
     item = line.foretold.get(message["key"])
-    if item is None or item.run_id != message["run_id"] or not item.is_over():
+    if item is None or item.run_id != message["run_id"] or item.state is not ENDED:
         return False
     _stimulate(worker, stimuli)
     return lives_through(line, item, message)

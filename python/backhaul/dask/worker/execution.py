@@ -49,6 +49,7 @@ from backhaul.dask.resource_pools.worker_state import lease_of
 from backhaul.dask.worker.core.guarded_state import ready_count
 from backhaul.dask.worker.core.task_view import inputs_of
 from backhaul.dask.worker.event_makers import execute_success_event
+from backhaul.dask.worker.item_state import ENDED, READY, REPORTED, STARTED, TAKEN, ItemState
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import Line, event_loop_of
 from backhaul.dask.worker.memory import allocate_in_arena
@@ -106,8 +107,6 @@ class Execution(asyncio.Future[None]):
         "_data",
         "_ended_s",
         "_error",
-        "_is_named",
-        "_is_over",
         "_key",
         "_line",
         "_measured",
@@ -122,8 +121,8 @@ class Execution(asyncio.Future[None]):
         "_thread",
         "_times",
         "_worker",
-        "is_claimed",
         "is_deferred",
+        "state",
         "task_state",
     )
 
@@ -134,12 +133,7 @@ class Execution(asyncio.Future[None]):
         self.task_state = task_state
         self._key = task_state.key
         self._run_spec = task_state.run_spec
-        #: Whether the state machine has started the task
-        self._is_named = False
-        #: Whether a thread has taken the task before that
-        self.is_claimed = False
-        #: Whether the task has ended before that
-        self._is_over = False
+        self.state = READY
         #: When the task ended, and whether its report may wait for others
         self._ended_s = 0.0
         self.is_deferred = False
@@ -163,7 +157,7 @@ class Execution(asyncio.Future[None]):
     @property
     def started_run_id(self) -> int | None:
         """The scheduler's number of this run; None before the state machine has started it."""
-        return self._run_id if self._is_named else None
+        return self._run_id if self.state is STARTED else None
 
     def break_off(self, outcome: BaseException, interrupt: type[BaseException]) -> None:
         """Interrupt the code of the task, which ends with an outcome whatever the code does.
@@ -238,10 +232,14 @@ class Execution(asyncio.Future[None]):
 
     def claim(self) -> None:
         """Begin the task in this thread, before the event loop has started it."""
-        self.is_claimed = True
+        self._enter(TAKEN)
         # The time until now is the wait for a thread, which other tasks do not count either.
         self._started_s = perf_counter()
         self._begin()
+
+    def _enter(self, state: ItemState) -> None:
+        assert state in self.state.following, f"{self.state} is followed by {state}"
+        self.state = state
 
     def _begin(self) -> None:
         self.task_state.start_time = time()
@@ -251,12 +249,13 @@ class Execution(asyncio.Future[None]):
     def name(self, span_id: str | None) -> None:
         """Note that the state machine has started the task; the item is its instruction now."""
         worker = self._worker
-        self._is_named = True
+        is_over = self.state is ENDED
+        self._enter(STARTED)
         self._span_id = span_id
         self._run_id = self.task_state.run_id
         worker._async_instructions.add(self)  # type: ignore[arg-type]
         worker.active_keys.add(self._key)
-        if self._is_over and self._line is not None:
+        if is_over and self._line is not None:
             self._line.end(self)
 
     def submit(self, executor: ThreadPoolExecutor, span_id: str | None) -> None:
@@ -389,19 +388,16 @@ class Execution(asyncio.Future[None]):
         """
         return False
 
-    def is_over_ahead(self) -> bool:
-        """Note that an early task has ended, if the state machine has not started it yet."""
-        return False
-
     def finish(self) -> None:
         """Report the end to the state machine, after the start; called by the event loop."""
-        if self._is_named:
+        if self.state is STARTED:
             self._context.run(self._finish)
-        else:
-            self._is_over = True
+        elif self.state is TAKEN:
+            self._enter(ENDED)
 
     def _finish(self) -> None:
         """Report to the state machine; called by the event loop, in the instruction's context."""
+        self._enter(REPORTED)
         if self.cancelled():
             self._drop()
             return

@@ -17,29 +17,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable
 from typing import Any, Final
-
-from distributed import Status
 
 from backhaul._locks import RLock, is_owned
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import (
     FindMissingEvent,
-    HeapSet,
     Worker,
     WorkerStateMachine,
     pool_thread_state,
 )
 from backhaul.dask.resource_pools.leases import context_without_lease
-from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_of
 from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_told
+from backhaul.dask.worker.item_state import READY
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.protocols import EarlyTasks, ForetoldItem, Item
+from backhaul.dask.worker.ready_tasks import are_in_memory, first_tasks
 from backhaul.dask.worker.spill_buffer import store_lock
-from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
+from backhaul.dask.worker.state_checks import starts_by_order
+from backhaul.dask.worker.transitions import State, set_transitions
 
 __all__ = [
     "Line",
@@ -60,6 +58,25 @@ REPORT_S: Final = 0.001
 
 #: Replaces True while a task runs; a task that leaves the pool, or rejoins it, overwrites this mark
 _STAYS: Final = object()
+
+
+class Phase(State):
+    """Work of the event loop on the state machine of a worker."""
+
+    #: The event loop does other work: threads take tasks, and begin early ones
+    AWAY = "away"
+    #: The event loop handles reports of threads, or is about to: threads still take tasks
+    REPORTING = "reporting"
+    #: The state machine may change: no thread takes a task, or begins an early one
+    CHANGING = "changing"
+
+
+AWAY, REPORTING, CHANGING = Phase
+
+# A message that is handled during `REPORTING` causes a whole turn from `REPORTING` to `AWAY`.
+set_transitions(
+    {AWAY: (REPORTING,), REPORTING: (REPORTING, CHANGING, AWAY), CHANGING: (REPORTING, AWAY)}
+)
 
 
 class Line:
@@ -126,9 +143,7 @@ class Line:
         #: Whether the event loop has been called; whether the next result has to call it
         self._is_called = False
         self._is_quiet = True
-        self._is_busy = False
-        #: Whether the event loop handles reports, or is about to; for `validate`
-        self._is_handling = False
+        self._phase = AWAY
         self._timer: asyncio.TimerHandle | None = None
         self.early = make_early(worker, self) or EarlyTasks()
         #: The `Keeper` that moves the state between Python and Rust, if there is one
@@ -182,7 +197,7 @@ class Line:
             item.is_deferred = following is not None
             is_told = not is_last and item.tell_ahead(is_last=following is None)
             item.is_deferred |= is_told
-            if not (is_told and item.is_over_ahead()):
+            if not is_told:
                 self._ended.append(item)
             self._foretold_running.discard(item)
             # An early report has also set when the event loop is called.
@@ -207,21 +222,21 @@ class Line:
         """Tell whether a task that arrives now could begin immediately; the lock is held."""
         return (
             not self._next
-            and not self._is_busy
+            and self._phase is not CHANGING
             and len(self._foretold_running) < self._free_threads
         )
 
     def is_to_hear(self) -> bool:
         """Tell whether the event loop handles reports very soon; the lock is held."""
-        return self._is_called or self._is_busy or bool(self._ended)
+        return self._is_called or self._phase is CHANGING or bool(self._ended)
 
     def is_busy(self) -> bool:
         """Tell whether the event loop runs the state machine."""
-        return self._is_busy
+        return self._phase is CHANGING
 
     def may_be_told(self) -> bool:
         """Tell whether a thread may report to the state machine now; the lock is held."""
-        return not self._is_busy and not self._is_called and not self._ended
+        return self._phase is not CHANGING and not self._is_called and not self._ended
 
     def leave_threads(self) -> None:
         """Begin no early task until the event loop has counted free threads; the lock is held."""
@@ -237,7 +252,7 @@ class Line:
         with self.lock:
             self.is_closed = True
             for item in self.foretold.values():
-                item.disown()
+                item.wake()
 
     def foretold_runs(self) -> bool:
         """Tell whether a thread runs an early task; the lock is held."""
@@ -264,7 +279,7 @@ class Line:
             if keeper is not None:
                 keeper.catch_up()
             return
-        if lock is None or self._is_held or self._is_busy or is_owned(lock) or is_owned(self.lock):
+        if lock is None or self._is_held or self.is_busy() or is_owned(lock) or is_owned(self.lock):
             return
         event_loop.call_soon(self._let_go)
         self._is_held = True
@@ -290,11 +305,11 @@ class Line:
         *stimuli : StateMachineEvent
             The events, if there are any.
         """
-        if self._is_busy:
+        if self._phase is CHANGING:
             # An event that is being handled has caused these.
             perform(self.worker, *stimuli)
             return
-        self._is_handling = True
+        self._enter(REPORTING)
         try:
             self._hear()
             self._tell()
@@ -307,7 +322,7 @@ class Line:
                 self._lay_out()
         finally:
             with self.lock:
-                self._is_busy = self._is_handling = False
+                self._enter(AWAY)
                 # An error of one report leaves the others in the queue.
                 if self._ended:
                     self._is_called = True
@@ -333,14 +348,16 @@ class Line:
         """
         while True:
             with self.lock:
-                self._is_busy = True
+                self._enter(CHANGING)
                 if all(item.is_heard for item in self.foretold.values()):
                     return
-            self._is_busy = False
+                self._enter(REPORTING)
             if not self.early.catch_up():
                 # The event loop is handling those messages now.
-                self._is_busy = True
+                self._enter(CHANGING)
                 return
+            # A message may have called this method.
+            self._enter(REPORTING)
 
     def take(self, task_state: Any) -> Item | None:
         """Remove and return the item of a task that the state machine starts.
@@ -353,7 +370,7 @@ class Line:
         Returns
         -------
         Item or None
-            None if there is none. If the item is claimed, a thread has it already.
+            None if there is none. Unless the item is `READY`, a thread has it already.
         """
         key = task_state.key
         if key not in self._items and key not in self.foretold:
@@ -368,7 +385,7 @@ class Line:
             item = self._items.pop(key, None)
             if item is None:
                 return None
-            if not item.is_claimed:
+            if item.state is READY:
                 self._next.remove(item)
             return item if item.task_state is task_state else None
 
@@ -380,12 +397,12 @@ class Line:
     def _settle(self) -> None:
         with self.lock:
             self._is_called = False
-            self._is_handling = True
+            self._enter(REPORTING)
         self.handle()
 
     def _leaver_ended(self, item: Item) -> None:
         with self.lock:
-            self._is_handling = True
+            self._enter(REPORTING)
             self.end(item)
         self.handle()
 
@@ -394,7 +411,8 @@ class Line:
             self._timer = None
             # If no task has ended for that long, the next result calls the event loop immediately.
             self._is_quiet = not self._ended
-            self._is_handling |= not self._is_quiet
+            if not self._is_quiet:
+                self._enter(REPORTING)
         if not self._is_quiet:
             self.handle()
 
@@ -410,18 +428,18 @@ class Line:
         self._next.clear()
         # Items that threads have taken, whose tasks the state machine has yet to start
         for key, item in items.items():
-            if item.is_claimed and item.task_state.state == "ready":
+            if item.state is not READY and item.task_state.state == "ready":
                 self._items[key] = item
         worker = self.worker
         state = worker.state
         self._free_threads = 0
-        if not _is_plain(worker):
+        if not starts_by_order(worker):
             return
         keeper = self.keeper
         if keeper is not None and keeper.core is not None:
             ready: Iterable[Any] = keeper.first_ready(AHEAD_MAX)
         else:
-            ready = _first(state.ready, AHEAD_MAX)
+            ready = first_tasks(state.ready, AHEAD_MAX)
         room_bytes = INPUT_BYTES_MAX
         has_any = False
         for task_state in ready:
@@ -431,7 +449,7 @@ class Line:
                 continue
             if inputs := inputs_of(task_state):
                 room_bytes -= sum(nbytes or 0 for _, nbytes in inputs)
-                if room_bytes < 0 or not _in_memory(data_of(worker), inputs):
+                if room_bytes < 0 or not are_in_memory(data_of(worker), inputs):
                     break
             known = items.get(key)
             if known is None or known.task_state is not task_state:
@@ -450,6 +468,10 @@ class Line:
         if state.validate:
             self.validate()
 
+    def _enter(self, phase: Phase) -> None:
+        assert phase in self._phase.following, f"{self._phase} is followed by {phase}"
+        self._phase = phase
+
     def validate(self) -> None:
         """Check the invariants of the queue; the lock is held.
 
@@ -459,17 +481,20 @@ class Line:
         known = self._items
         for item in self._next:
             assert known.get(item.task_state.key) is item, f"{item} is queued, and not known"
-            assert not item.is_claimed, f"{item} is queued, and a thread has it"
+            assert item.state is READY, f"{item} is queued, and a thread has it"
         queued = set(self._next)
         for key, item in known.items():
-            assert item.is_claimed or item in queued, f"no thread can take {key!r}"
+            is_taken = item.state is not READY
+            assert is_taken or item in queued, f"no thread can take {key!r}"
             assert key not in self.foretold, f"{key!r} is queued, and has begun early"
         assert self._foretold_running <= set(self.foretold.values()), "an early task has no key"
         assert len(self._next) <= AHEAD_MAX
+        self.early.validate()
         # Early tasks must not overtake queued ones.
         assert not (self._next and self._free_threads)
         # The event loop handles each ended task: it is at work, is called, or has a timer.
-        is_woken = self._is_handling or self._is_called or self._timer is not None
+        is_at_work = self._phase is not AWAY
+        is_woken = is_at_work or self._is_called or self._timer is not None
         assert is_woken or not self._ended, "nothing wakes the event loop for an ended task"
 
 
@@ -539,52 +564,3 @@ def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool
     if hasattr(state, "core_owner"):
         return not state.core_owner.has_missing()
     return not state.missing_dep_flight and not state.data_needed and not state.validate
-
-
-def _is_plain(worker: Worker) -> bool:
-    """Tell whether the state machine starts tasks by their order alone, and no plugin watches."""
-    state = worker.state
-    if (
-        not state.running
-        or worker.status is not Status.running
-        or state.constrained
-        or state.actors
-        or not _is_known(type(state))
-    ):
-        return False
-    slots = slots_of(state)
-    if slots is not None and not slots.is_idle:
-        return False
-    # A plugin with `transition` is notified of each task when it starts.
-    return no_plugin_hears_of_transitions(state)
-
-
-def _is_known(kind: Any) -> bool:
-    """Tell whether a state machine has Dask's class, or one of Backhaul's, guarded or not."""
-    if hasattr(kind, "is_behind"):
-        kind = kind.__base__
-    return kind is WorkerStateMachine or kind is SlottedWorkerState
-
-
-def _in_memory(data: Any, inputs: list[tuple[Any, Any]]) -> bool:
-    """Tell whether all inputs are in memory, so that a read needs no disk."""
-    if type(data) is dict:
-        return all(key in data for key, _ in inputs)
-    fast = getattr(data, "fast", None)
-    return not inputs or (fast is not None and all(key in fast for key, _ in inputs))
-
-
-def _first(tasks: HeapSet[Any], count: int) -> Iterator[Any]:
-    """Yield the first tasks of a heap in order, without sorting the heap."""
-    heap, members = tasks._heap, tasks._data
-    seen: set[Any] = set()
-    candidates = [(heap[0], 0)] if heap else []
-    while candidates and len(seen) < count:
-        (_, _, reference), at = heappop(candidates)
-        task = reference()
-        if task in members and task not in seen:
-            seen.add(task)
-            yield task
-        for child in (2 * at + 1, 2 * at + 2):
-            if child < len(heap):
-                heappush(candidates, (heap[child], child))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from backhaul.dask.worker.item_state import ItemState
+
 __all__ = ["EarlyTasks", "ForetoldItem", "Item"]
 
 
@@ -38,6 +40,9 @@ class EarlyTasks:
     def on_reported(self) -> None:
         """Note that the event loop has handled the reports of threads."""
 
+    def validate(self) -> None:
+        """Check the invariants; the queue's lock is held."""
+
     def fail(self, error: Exception) -> None:
         """End the stream with an error of a report."""
         raise error
@@ -47,8 +52,8 @@ class Item(Protocol):
     """A queued or running task."""
 
     task_state: Any
-    #: Whether a thread has taken the task before the state machine started it
-    is_claimed: bool
+    #: Owner and progress of the task
+    state: ItemState
     #: Whether the report to the state machine may wait: the thread has taken another task, or has
     #: reported to the scheduler
     is_deferred: bool
@@ -57,15 +62,11 @@ class Item(Protocol):
         """Note that a thread has taken the task; called by that thread."""
 
     def tell_ahead(self, *, is_last: bool) -> bool:
-        """Report the end to the scheduler, if possible; called by the thread of the task.
+        """Report the end to the scheduler before the state machine has started the task.
 
-        Unless `is_last`, the report may wait to be sent with others of the thread.
-        """
-
-    def is_over_ahead(self) -> bool:
-        """Note that the task has ended before the state machine has started it.
-
-        False if the state machine has started the task; the lock of the local queue is held.
+        False if that is not possible: the event loop then reports the end. Unless `is_last`, the
+        report may wait to be sent with others of the thread. Called by the thread of the task; the
+        lock of the local queue is held.
         """
 
     def finish(self) -> None:
@@ -82,9 +83,6 @@ class ForetoldItem(Item, Protocol):
     def adopt(self, task_state: Any) -> None:
         """Join the task to the state machine's task; called by the event loop."""
 
-    def is_over(self) -> bool:
-        """Tell whether the task has ended and the end was reported to the scheduler."""
-
     def ending(self) -> Any:
         """Return the outcome; None if the task is running, or has not succeeded."""
 
@@ -93,6 +91,9 @@ class ForetoldItem(Item, Protocol):
 
     def settle_in(self, sums: Any, prefix: str, span_id: str | None, inputs: Any) -> None:
         """Finish the item as `settle` does, with metrics in `sums`; called by any thread."""
+
+    def wake(self) -> None:
+        """Wake the thread if the task waits for its start."""
 
     def disown(self) -> None:
         """Abandon the task, because the state machine does not want it; its end is ignored."""

@@ -6,13 +6,20 @@ Rust may have the state, and threads may take tasks without the event loop, only
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-from distributed import WorkerPlugin
+from distributed import Status, WorkerPlugin
 
-from backhaul.dask.compat.names import WorkerStateMachine
-from backhaul.dask.resource_pools.worker_state import SlottedWorkerState
+from backhaul.dask.compat.names import Worker, WorkerStateMachine
+from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_of
 
-__all__ = ["is_plain", "no_plugin_hears_of_transitions", "nobody_looks_on", "threads_suffice"]
+__all__ = [
+    "is_plain",
+    "no_plugin_hears_of_transitions",
+    "nobody_looks_on",
+    "starts_by_order",
+    "threads_suffice",
+]
 
 #: Dask's own log; each task is in it at its lowest level
 _logger = logging.getLogger("distributed.worker.state_machine")
@@ -50,3 +57,28 @@ def threads_suffice(state: WorkerStateMachine) -> bool:
     return not state.constrained._data and (
         type(state) is not SlottedWorkerState or state.constrained.slots.is_idle
     )
+
+
+def starts_by_order(worker: Worker) -> bool:
+    """Tell whether the state machine starts tasks by their order alone, and no plugin watches."""
+    state = worker.state
+    if (
+        not state.running
+        or worker.status is not Status.running
+        or state.constrained
+        or state.actors
+        or not _is_known_class(type(state))
+    ):
+        return False
+    slots = slots_of(state)
+    if slots is not None and not slots.is_idle:
+        return False
+    # A plugin with `transition` is notified of each task when it starts.
+    return no_plugin_hears_of_transitions(state)
+
+
+def _is_known_class(kind: Any) -> bool:
+    """Tell whether a state machine has Dask's class, or one of Backhaul's, guarded or not."""
+    if hasattr(kind, "is_behind"):
+        kind = kind.__base__
+    return kind is WorkerStateMachine or kind is SlottedWorkerState

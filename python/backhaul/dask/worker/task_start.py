@@ -17,6 +17,7 @@ from backhaul.dask.resource_pools.worker_state import lease_of
 from backhaul.dask.worker.early_reader import work_ahead_for
 from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.execution import Execution
+from backhaul.dask.worker.item_state import READY
 from backhaul.dask.worker.local_queue import Line, runs_are_on
 from backhaul.dask.worker.work_queue import quicken
 
@@ -61,7 +62,7 @@ def start_execution(
     executor = worker.executors.get(executor_name)
     line: Line | None = getattr(getattr(executor, "_work_queue", None), "line", None)
     execution: Any = None if line is None else line.take(task_state)
-    if execution is not None and execution.is_claimed:
+    if execution is not None and execution.state is not READY:
         # It was looked at when it was laid out.
         execution.name(span_id)
         return True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from dask.sizeof import sizeof
 from distributed import Client, Worker, wait
-from distributed.utils_test import gen_test, inc, slowinc
+from distributed.utils_test import gen_test, inc
 
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import KEY, cluster
@@ -19,6 +20,16 @@ pytestmark = pytest.mark.usefixtures("by_engine")
 DASKS_WORKERS = {"distributed.comm.backhaul.hot-path.worker-core": False}
 
 in_core_or_not = pytest.mark.parametrize("in_core", [True, False], ids=["core", "dask"])
+
+
+#: Workers live in this process: a task waits here until reports of it have arrived.
+arrived = threading.Event()
+
+
+def inc_later(number: int) -> int:
+    """Return a number and one once reports have arrived."""
+    assert arrived.wait(300)
+    return number + 1
 
 
 class Stuck:
@@ -113,17 +124,22 @@ async def test_an_input_that_a_worker_cannot_unpickle_ends_no_worker(
 @pytest.mark.parametrize("op", ["task-erred", "task-finished", "long-running"])
 @gen_test()
 async def test_a_run_that_was_not_assigned_does_not_count(
-    op: str, run_id: int, in_core: bool
+    op: str, run_id: int, in_core: bool, eventually: Eventually
 ) -> None:
+    arrived.clear()
     async with cluster(settings={KEY: in_core}) as (c, s, core, workers):
         assert await c.gather(c.map(inc, range(50))) == list(range(1, 51))
-        slow = c.submit(slowinc, 1, delay=1.5, key="slow")
+        slow = c.submit(inc_later, 1, key="slow")
         holder, stranger = await holder_of("slow", workers)
         run = holder.state.tasks["slow"].run_id
         stranger.batched_send(said_of(op, "slow", run_id))
         stranger.batched_send(said_of(op, "nobody-knows", run_id))
         # The worker that it was sent to is to run it once more: that worker knows no better.
         holder.batched_send(said_of(op, "slow", run_id))
+        for worker in workers:
+            worker.batched_send({"op": "log-event", "topic": "reports", "msg": "all"})
+        await eventually(lambda: len(s.get_events("reports")) == len(workers))
+        arrived.set()
         assert await slow == 2
         assert core.is_active is in_core, core.escapes
         assert len(s.workers) == 2

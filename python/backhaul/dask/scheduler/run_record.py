@@ -6,6 +6,7 @@ the scheduler; the handler of ``task-finished`` appends the others. A request re
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from distributed import Scheduler
@@ -63,15 +64,18 @@ class RunKeeper:
         """Append the run; replaces `distributed.Scheduler.handle_task_finished`."""
         ts = self._scheduler.tasks.get(key)
         if ts is not None and ts.processing_on is not None and ts.processing_on.address == worker:
-            startstops = message["startstops"]
-            self.record.add(
-                key=str(key),
-                prefix=ts.prefix.name,
-                worker=worker,
-                thread=message.get("thread"),
-                nbytes=message["nbytes"] or 0,
-                actions=[(one["action"], one["start"], one["stop"]) for one in startstops],
-            )
+            # A record has no place for what a worker may say besides: sizes that are no whole
+            # numbers, or negative.
+            with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
+                startstops = message["startstops"]
+                self.record.add(
+                    key=str(key),
+                    prefix=ts.prefix.name,
+                    worker=worker,
+                    thread=message.get("thread"),
+                    nbytes=message["nbytes"] or 0,
+                    actions=[(one["action"], one["start"], one["stop"]) for one in startstops],
+                )
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
 
     def runs(self, start_s: float = 0.0) -> Any:

@@ -249,3 +249,33 @@ def test_plain_tcp_is_left_alone(exchanged: list[bool]) -> None:
     ):
         assert len(kept(shuffled(frame())).compute()) == 40
     assert not exchanged
+
+
+def test_the_round_trip_through_arrow_is_made_once_for_equal_types(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from backhaul.dask.exchange import columns
+
+    made: list[Any] = []
+    original = columns._after_arrow
+
+    def noted(meta: Any) -> Any:
+        made.append(meta)
+        return original(meta)
+
+    monkeypatch.setattr(columns, "_after_arrow", noted)
+    monkeypatch.setattr(columns, "_kept_by_arrow", {})
+    pandas = frame(text=pd.array(["a"] * 40, dtype="str"))
+    others = [
+        pandas.rename(columns={"value": "other"}),
+        pandas.rename_axis(columns="names"),
+        pandas.set_axis(np.arange(40.0)),
+        pandas.set_axis(np.arange(40)),
+        pandas.rename_axis("place"),
+        pandas.astype({"value": "f4"}),
+    ]
+    for each in [pandas, pandas, *others, *others]:
+        schema = columns.schema_of(each.iloc[:0])
+        assert schema is not None
+        assert schema.fits(original(each.iloc[:0]))
+    assert len(made) == 1 + len(others)

@@ -37,6 +37,8 @@ _NUMBERS = frozenset(
 
 #: Types of targets that the name of the kind does not tell
 _TYPES = {"time": "int64", "missing_bool": "uint8"}
+#: Round trips through Arrow whose results a process keeps
+_TRIPS_MAX = 256
 #: Booleans by their number in the kernels, where 2 is a missing one
 _WITH_MISSING = np.array([False, True, np.nan], object)
 
@@ -181,7 +183,24 @@ def schema_of(meta: Any) -> Schema | None:
     except _NoKernel:
         return None
     schema = Schema(index, fields, columns)
-    return schema if schema.fits(_after_arrow(meta)) else None
+    return schema if _is_kept_by_arrow(schema, meta) else None
+
+
+#: Whether Arrow keeps the types of a frame, by these types
+_kept_by_arrow: dict[tuple[Any, ...], bool] = {}
+
+
+def _is_kept_by_arrow(schema: Schema, meta: pd.DataFrame) -> bool:
+    """Tell whether a frame has the same types after Arrow, which takes milliseconds to find."""
+    names = schema.columns
+    infers_text = pd.get_option("future.infer_string")
+    types = (schema.index, schema.fields, names.name, names.dtype, type(meta.index), infers_text)
+    found = _kept_by_arrow.get(types)
+    if found is None:
+        if len(_kept_by_arrow) >= _TRIPS_MAX:
+            _kept_by_arrow.clear()
+        found = _kept_by_arrow[types] = schema.fits(_after_arrow(meta))
+    return found
 
 
 def _after_arrow(meta: pd.DataFrame) -> pd.DataFrame:

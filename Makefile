@@ -298,8 +298,8 @@ check-crates: $(VENV)/.run ## Licences, sources, duplicates and known defects of
 
 # The oldest Rust that Cargo.toml names; a target folder of its own, as each compiler builds all again
 .PHONY: check-msrv
-check-msrv: ## Types of all crates with Rust 1.88 (rustup toolchain install 1.88); two minutes
-	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/msrv cargo +1.88 check --locked --workspace
+check-msrv: $(VENV)/.run ## Types of all crates with Rust 1.88 (rustup toolchain install 1.88); two minutes
+	CARGO_TARGET_DIR=$(TARGET)/msrv cargo +1.88 check --locked --workspace
 
 # Needs no network once .venv-docs is there, and no build of Rust: it reads sources
 .PHONY: site

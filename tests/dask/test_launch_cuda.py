@@ -12,7 +12,7 @@ from distributed import Client, Worker
 from distributed.utils_test import gen_test
 
 from backhaul import BackhaulError, ConfigError
-from backhaul.dask import DGX, CUDACluster
+from backhaul.dask import DGX, CUDACluster, LocalCUDACluster
 from backhaul.dask.launch.cuda import devices
 from backhaul.topology import discover, load
 from tests.dask.machines import machine_with_gpus
@@ -63,7 +63,8 @@ async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     async with CUDACluster(**options) as cluster:
         assert list(cluster.worker_spec) == ["gpu1"]
-    async with CUDACluster([0], **options) as cluster:
+    # By the name that it has in dask-cuda
+    async with LocalCUDACluster([0], **options) as cluster:
         assert list(cluster.worker_spec) == ["gpu0"]
         with pytest.raises(ConfigError, match="2 workers are more than the 1"):
             cluster.scale(2)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from backhaul.dask.comm.ucx_scheme import claim_ucx
     from backhaul.dask.config.default_scheme import enable
     from backhaul.dask.launch.cluster import LocalCluster
-    from backhaul.dask.launch.cuda import DGX, CUDACluster
+    from backhaul.dask.launch.cuda import DGX, CUDACluster, LocalCUDACluster
     from backhaul.dask.observe.explain import explain
     from backhaul.dask.observe.lanes import lanes
     from backhaul.dask.observe.link_table import links
@@ -55,6 +55,7 @@ __all__ = [
     "BackhaulConnector",
     "BackhaulListener",
     "CUDACluster",
+    "LocalCUDACluster",
     "LocalCluster",
     "Settings",
     "backend",
@@ -94,6 +95,7 @@ encrypted_backend = BackhaulTlsBackend
 _LAZY = {
     "CUDACluster": "backhaul.dask.launch.cuda",
     "DGX": "backhaul.dask.launch.cuda",
+    "LocalCUDACluster": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.comm.ucx_scheme",
     "enable": "backhaul.dask.config.default_scheme",

@@ -14,7 +14,7 @@ from backhaul.dask.launch.planning import choose_machine, choose_plan, read_plan
 from backhaul.errors import ConfigError
 from backhaul.topology import Machine, Plan
 
-__all__ = ["DGX", "CUDACluster", "devices"]
+__all__ = ["DGX", "CUDACluster", "LocalCUDACluster", "devices"]
 
 
 class CUDACluster(PlannedCluster):
@@ -119,6 +119,10 @@ class CUDACluster(PlannedCluster):
         super().__init__(
             plan=plan, settings=settings, n_workers=n_workers, overcommit=overcommit, name=name
         )
+
+
+#: The name that dask-cuda gives such a cluster, for programs that change only their imports
+LocalCUDACluster = CUDACluster
 
 
 def DGX(

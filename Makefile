@@ -257,6 +257,7 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 .PHONY: test-all
 test-all: test test-releases ## `make test`, then all of tests/dask on the newest Dask, and the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
 	$(MAKE) --no-print-directory test-model MODEL_SEEDS=5
+	PAGES=all $(BIN)/python -m pytest tests/dask/scheduler_core/test_page.py
 	$(MAKE) --no-print-directory test-newest ARGS='-m "not once" tests/dask'
 	$(BIN)/python -m tests.dask.missing_names
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \

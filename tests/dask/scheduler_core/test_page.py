@@ -56,10 +56,13 @@ async def watched(folder: Path) -> AsyncIterator[tuple[Any, Client, Browser]]:
 _STRANGERS: Final = frozenset({"tasks to take back"})
 
 
-# The longer one is about how much there is to show; what a release of Dask shows, the other one has
-@pytest.mark.parametrize(
-    "tasks", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.once])]
+#: Tests of 100,000 tasks take a minute of a processor and more: how much there is to show.
+_only_if_all = pytest.mark.skipif(
+    os.environ.get("PAGES") != "all", reason="takes minutes: PAGES=all has 100,000 tasks shown"
 )
+
+
+@pytest.mark.parametrize("tasks", [10_000, pytest.param(100_000, marks=_only_if_all)])
 @pytest.mark.usefixtures("no_stealing")
 @pytest.mark.asyncio
 async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, tasks: int) -> None:
@@ -81,9 +84,8 @@ async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, 
         assert core.escapes.keys() <= _STRANGERS, core.escapes
 
 
-def opposite(number: int) -> int:
-    # Long enough for the pages to be looked at while there are some left
-    time.sleep(0.001)
+def opposite(number: int, seconds: float) -> int:
+    time.sleep(seconds)
     return -number
 
 
@@ -91,14 +93,17 @@ def opposite(number: int) -> int:
 MAIN: Final = ("/status", "/workers", "/tasks", "/graph", "/groups", "/profile", "/stealing")
 
 
-@pytest.mark.parametrize(("tasks", "pages"), [(10_000, MAIN), (100_000, None)], ids=["some", "all"])
+# Tasks are long enough for the pages to be looked at while there are some left.
+@pytest.mark.parametrize(
+    ("tasks", "seconds", "pages"),
+    [(1_000, 0.01, MAIN), pytest.param(100_000, 0.001, None, marks=_only_if_all)],
+    ids=["some", "all"],
+)
 @pytest.mark.asyncio
 async def test_pages_work_while_tasks_run(
-    tmp_path: Path, tasks: int, pages: tuple[str, ...] | None
+    tmp_path: Path, tasks: int, seconds: float, pages: tuple[str, ...] | None
 ) -> None:
     if pages is None:
-        if os.environ.get("PAGES") != "all":
-            pytest.skip("takes two minutes: PAGES=all has all pages shown")
         pages = tuple(importlib.import_module("distributed.dashboard.scheduler").applications)
     shown: list[str] = []
     rounds = 0
@@ -118,7 +123,7 @@ async def test_pages_work_while_tasks_run(
         async with asyncio.TaskGroup() as group:
             showing = group.create_task(show())
             while not showing.done() or not rounds:
-                futures = client.map(opposite, range(rounds, rounds + tasks))
+                futures = client.map(opposite, range(rounds, rounds + tasks), seconds=seconds)
                 await wait(futures)
                 total = sum(await client.gather(futures))
                 assert total == -sum(range(rounds, rounds + tasks))

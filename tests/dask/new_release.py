@@ -30,9 +30,10 @@ import dask
 from backhaul.dask.compat import digests
 from backhaul.dask.compat import names as names_module
 from backhaul.dask.compat.digests import DIGESTS
+from backhaul.dask.compat.function_origin import source_of
 from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES, REQUIREMENTS
 from backhaul.dask.compat.normalized_source import digest_of
-from backhaul.dask.compat.patching import Patch, Requirement, source_of
+from backhaul.dask.compat.patching import Patch, Requirement
 from backhaul.dask.compat.process_patches import PATCHES
 
 __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]

@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask.compat import activation, patching
+from backhaul.dask.compat import activation, function_origin, patching
 from backhaul.dask.config.settings import work_in_hand_limits
 from backhaul.dask.scheduler import window
 from backhaul.dask.scheduler.window import install, uninstall
@@ -400,7 +400,7 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     digest = patching.source_digest
-    unknown = patching.source_of("WorkStealing.move_task_confirm")
+    unknown = function_origin.source_of("WorkStealing.move_task_confirm")
     monkeypatch.setattr(
         patching,
         "source_digest",

@@ -15,8 +15,8 @@ from distributed import Client, Worker
 import dask
 from backhaul.dask.compat import normalized_source
 from backhaul.dask.compat.digests import DIGESTS
+from backhaul.dask.compat.function_origin import source_of
 from backhaul.dask.compat.normalized_source import block_at, class_line, digest_of, source_digest
-from backhaul.dask.compat.patching import source_of
 from tests.wheels.pythons import found
 
 FUNCTION = '''

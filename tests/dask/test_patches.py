@@ -29,7 +29,13 @@ from distributed.utils_test import gen_cluster, gen_test
 import dask
 from backhaul.dask import preload
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
-from backhaul.dask.compat import activation, instance_patches, patching, process_patches
+from backhaul.dask.compat import (
+    activation,
+    function_origin,
+    instance_patches,
+    patching,
+    process_patches,
+)
 from backhaul.dask.compat.names import TaskFinishedMsg
 from backhaul.dask.scheduler import window
 from backhaul.dask.worker import event_stream, task_start
@@ -264,7 +270,7 @@ def test_an_unknown_source_is_left_alone(
     number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = next(iter(process_patches.PATCHES[number].read))
-    strange = patching.source_of(name)
+    strange = function_origin.source_of(name)
     digest = patching.source_digest
     monkeypatch.setattr(
         patching, "source_digest", lambda source: "0" if source is strange else digest(source)
@@ -388,7 +394,7 @@ def test_functions_that_another_package_has_replaced_are_left_alone(
     relying = {
         str(one)
         for other, one in REPLACED
-        if other is patch or any(patching.source_of(name) in changed for name in other.read)
+        if other is patch or any(function_origin.source_of(name) in changed for name in other.read)
     }
     are_left_alone(relying, caplog)
     assert getattr(function.place, function.name) is theirs
@@ -416,15 +422,15 @@ def test_an_execution_that_others_replaced_is_used(
 def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert patching.is_pristine(BatchedSend)
-    assert patching.is_pristine(dask.order)
+    assert function_origin.is_pristine(BatchedSend)
+    assert function_origin.is_pristine(dask.order)
     with monkeypatch.context() as context:
         context.setattr(BatchedSend, "send", wrapping(BatchedSend.send))
-        assert not patching.is_pristine(BatchedSend)
+        assert not function_origin.is_pristine(BatchedSend)
     with monkeypatch.context() as context:
         context.setattr(FutureState, "cancel", passing_on(FutureState.cancel))
-        assert not patching.is_pristine(FutureState)
-    assert patching.is_pristine(BatchedSend)
+        assert not function_origin.is_pristine(FutureState)
+    assert function_origin.is_pristine(BatchedSend)
 
 
 class Overrides(Server):
@@ -447,14 +453,14 @@ class Overrides(Server):
     ],
 )
 def test_what_is_dasks(handler: Any, is_dasks: bool) -> None:
-    assert patching.is_dasks(handler) is is_dasks
+    assert function_origin.is_dasks(handler) is is_dasks
 
 
 def test_a_dataclass_as_python_3_13_makes_it_is_pristine(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its ``__repr__`` is wrapped by a function of ``reprlib`` there.
     shown = reprlib.recursive_repr()(TaskFinishedMsg.__repr__)
     monkeypatch.setattr(TaskFinishedMsg, "__repr__", shown)
-    assert patching.is_pristine(TaskFinishedMsg)
+    assert function_origin.is_pristine(TaskFinishedMsg)
 
 
 # Plain Dask

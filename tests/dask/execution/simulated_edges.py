@@ -24,7 +24,7 @@ LONG_BYTES = 2 << 20
 
 
 class Promise:
-    """What a coroutine awaits on a `Loop`."""
+    """A result that a coroutine awaits on a `Loop`."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

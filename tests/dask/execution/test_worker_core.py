@@ -17,7 +17,7 @@ from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
-from backhaul.dask.compat import activation, patching
+from backhaul.dask.compat import activation, function_origin, patching
 from backhaul.dask.compat.instance_patches import STORE_CLASS
 from backhaul.dask.compat.names import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
 from backhaul.dask.worker import lazy_collections
@@ -65,7 +65,7 @@ def test_a_refused_patch_that_the_core_does_not_call_leaves_the_core_on(
     plain_dask: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = patching.source_digest
-    unknown = patching.source_of("InsertionSortedSet")
+    unknown = function_origin.source_of("InsertionSortedSet")
     monkeypatch.setattr(
         patching, "source_digest", lambda source: "0" if source is unknown else digest(source)
     )

@@ -10,7 +10,7 @@ import pytest
 from distributed import utils_test
 
 import dask
-from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core import adoption_pause
 
 ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 
@@ -18,8 +18,8 @@ ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the state back to the core with the next graph after an escape, never before."""
-    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 0.0)
-    monkeypatch.setattr(live_core, "COME_BACK_S", 3600.0)
+    monkeypatch.setattr(adoption_pause, "PAUSE_PER_CHANGE", 0.0)
+    monkeypatch.setattr(adoption_pause, "COME_BACK_S", 3600.0)
 
 
 @pytest.fixture(params=[False, True], ids=["python", "engine"])

@@ -12,7 +12,7 @@ from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask import resources
-from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core import adoption_pause
 from backhaul.dask.scheduler.core.handlers import Handlers
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.spans import Spans
@@ -208,7 +208,7 @@ async def test_a_state_that_the_core_cannot_hold_stays_dasks() -> None:
 
 @gen_test()
 async def test_a_pause_bounds_the_cost_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 1e6)
+    monkeypatch.setattr(adoption_pause, "PAUSE_PER_CHANGE", 1e6)
     async with cluster() as (c, _, core, _):
         kept = await c.scatter(1)
         core.escape("a look")
@@ -220,7 +220,7 @@ async def test_a_pause_bounds_the_cost_of_changes(monkeypatch: pytest.MonkeyPatc
 async def test_the_core_comes_back_to_tasks_on_their_way_without_a_graph(
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    monkeypatch.setattr(live_core, "COME_BACK_S", 0.01)
+    monkeypatch.setattr(adoption_pause, "COME_BACK_S", 0.01)
     async with cluster() as (c, s, core, _):
         running = c.map(held_back, range(4), name="go", pure=False)
         await eventually(lambda: any(ws.processing for ws in s.workers.values()))
@@ -232,7 +232,7 @@ async def test_the_core_comes_back_to_tasks_on_their_way_without_a_graph(
         assert core.is_active, core.escapes
         core.escape("the end")
         # Nothing is on its way, so the state stays where it is.
-        core._come_back()
+        core.pause.adopt_if_busy()
         assert not core.is_active
 
 
@@ -265,7 +265,7 @@ async def test_nothing_is_lost_if_the_core_cannot_take_its_place(
             s.validate_state()
         assert await c.gather(roots) == list(range(1, 21))
         # After a while it tries again.
-        core._pause_until_s = 0.0
+        core.pause.until_s = 0.0
         assert await c.submit(add, roots[1], scattered) == 9
         assert core.is_active
         core.escape("the end")

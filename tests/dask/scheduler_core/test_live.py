@@ -33,7 +33,7 @@ import dask
 from backhaul.dask import resources
 from backhaul.dask.observe.account import account_of
 from backhaul.dask.scheduler import window as window_module
-from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core import adoption_pause, live_core
 from backhaul.dask.scheduler.core.eligibility import refusal
 from backhaul.dask.scheduler.core.live_core import LiveCore
 from backhaul.dask.scheduler.core.task_views import Tasks
@@ -184,7 +184,7 @@ async def test_a_read_finds_dasks_own_state(look: str) -> None:
 async def test_repeated_reads_cost_a_twentieth_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 19.0)
+    monkeypatch.setattr(adoption_pause, "PAUSE_PER_CHANGE", 19.0)
     async with cluster() as (c, s, core, _):
         took = []
         upstream_escape = LiveCore.escape

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, wait
 from distributed.utils_test import gen_test, inc
 
-from backhaul.dask.scheduler.core import live_core
+from backhaul.dask.scheduler.core import adoption_pause, live_core
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import add, cluster
 
@@ -120,7 +120,7 @@ async def test_a_client_that_comes_again_before_it_has_gone() -> None:
 async def test_a_key_that_comes_again_as_the_engine_leaves(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_core, "PAUSE_PER_CHANGE", 0.0)
+    monkeypatch.setattr(adoption_pause, "PAUSE_PER_CHANGE", 0.0)
     async with cluster() as (c, s, core, _):
         for number in range(10):
             assert await c.submit(inc, number, pure=False) == number + 1

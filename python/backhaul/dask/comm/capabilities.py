@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from backhaul.dask.compat.function_origin import is_dasks
 from backhaul.dask.compat.operations import (
     FIELD,
     GRAPH,
@@ -18,7 +19,6 @@ from backhaul.dask.compat.operations import (
     SUBMIT,
     UPDATE_GRAPH,
 )
-from backhaul.dask.compat.patching import is_dasks
 
 __all__ = ["offered_by", "offers"]
 

@@ -9,29 +9,28 @@ that is replaced.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
 import logging
 import re
-import reprlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import starmap
-from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, Final
 
 import distributed
-import distributed.utils
-import tornado.gen
-import zict.common
 
-import dask
 from backhaul.dask.compat.digests import DIGESTS
+from backhaul.dask.compat.function_origin import (
+    IN_PLACE,
+    belongs,
+    is_pristine,
+    name_of,
+    package_over,
+    source_of,
+)
 from backhaul.dask.compat.names import MissingName, resolve
 from backhaul.dask.compat.normalized_source import source_digest
 
@@ -43,28 +42,12 @@ __all__ = [
     "Refusal",
     "Replacement",
     "Requirement",
-    "as_dask_has_it",
-    "is_dasks",
-    "is_pristine",
     "log_refusal",
     "of",
     "source_digest",
-    "source_of",
 ]
 
 logger = logging.getLogger(__name__)
-
-#: Decorators that Dask and its libraries use, and the code that `dataclass` makes, whose
-#: ``__repr__`` is wrapped by a function of ``reprlib`` from Python 3.13 on
-_DECORATORS = {
-    contextlib.__file__,
-    dataclasses.__file__,
-    functools.__file__,
-    reprlib.__file__,
-    tornado.gen.__file__,
-    zict.common.__file__,
-    "<string>",
-}
 
 #: Releases of distributed whose sources were read, the oldest and the newest
 READ_RELEASES: Final = ("2026.7.1", "2026.8.0")
@@ -77,11 +60,6 @@ _ABSENT: Final = object()
 
 #: Steps of the path of a slot: an attribute, or the key of an item
 _STEPS: Final = re.compile(r"(\w+)|\[([^]]+)\]")
-
-#: Attribute of a function of this package: itself, and the function that it replaces now. On the
-#: function, as a table would keep each worker and scheduler that has one of its own for as long as
-#: the process lives; with itself, as `functools.wraps` copies attributes
-_IN_PLACE: Final = "_backhaul_in_place"
 
 
 @dataclass(frozen=True)
@@ -128,7 +106,7 @@ class Function:
     def __str__(self) -> str:
         owner, _, name = self.path.rpartition(".")
         try:
-            return f"{_name(self.place)}.{name}"
+            return f"{name_of(self.place)}.{name}"
         except MissingName:
             return f"{owner.replace(':', '.')}.{name}"
 
@@ -415,13 +393,13 @@ def _replace_attribute(owner: Any, name: str, ours: Any, original: Any) -> Repla
         else:
             delattr(owner, name)
         if isinstance(function, FunctionType):
-            vars(function).pop(_IN_PLACE, None)
+            vars(function).pop(IN_PLACE, None)
         return True
 
     function = _getter(ours)
     setattr(owner, name, ours)
     if isinstance(function, FunctionType):
-        setattr(function, _IN_PLACE, (function, _getter(original)))
+        setattr(function, IN_PLACE, (function, _getter(original)))
     return Replacement(ours, original, restore)
 
 
@@ -444,15 +422,15 @@ def _refusal(read: Iterable[str], *originals: Any) -> Refusal | None:
         source = source_of(name)
         known.append(source)
         if source_digest(source) not in DIGESTS[name] or not is_pristine(source):
-            shown = _name(source)
+            shown = name_of(source)
             # A replacement that was made in a function is not known by its own name.
             shown = name if "<locals>" in shown else shown
-            strange.setdefault(_package_over(source), []).append(shown)
+            strange.setdefault(package_over(source), []).append(shown)
     if not strange:
         for original in originals:
-            if not _belongs(original, known):
-                package = _package_over(original) or "another package"
-                strange.setdefault(package, []).append(_name(original))
+            if not belongs(original, known):
+                package = package_over(original) or "another package"
+                strange.setdefault(package, []).append(name_of(original))
     if not strange:
         return None
     sources = tuple(name for names in strange.values() for name in names)
@@ -481,48 +459,6 @@ def of(owner: str, names: str) -> tuple[str, ...]:
     return tuple(f"{owner}.{name}" for name in names.split())
 
 
-def source_of(name: str) -> Any:
-    """Find a function, class or module of Dask as Dask has it, the function of a property.
-
-    Raises
-    ------
-    MissingName
-        If there is none.
-    """
-    found = resolve(name)
-    if isinstance(found, property):
-        found = found.fget
-    return as_dask_has_it(getattr(found, "__func__", found))
-
-
-def _belongs(original: Any, known: Iterable[Any]) -> bool:
-    """Tell whether what is replaced comes from where the sources that were read come from, or here.
-
-    Values that are no functions are not checked: no source was read, and no code here calls them. A
-    function of this package in that place calls the one that it has replaced.
-    """
-    if isinstance(original, functools.partial):
-        original = original.func
-    original = original.__func__ if isinstance(original, MethodType) else original
-    original = getattr(original, "func", original)
-    if not callable(original) or isinstance(original, type):
-        return True
-    if not isinstance(original, FunctionType):
-        return False
-    homes = set(filter(None, map(inspect.getsourcefile, known)))
-    return all(file in homes or _is_ours(file) for file in _files(original))
-
-
-def as_dask_has_it(found: Any) -> Any:
-    """Return the function of Dask that a replacement stands for, or the object itself."""
-    while isinstance(found, FunctionType):
-        ours, original = vars(found).get(_IN_PLACE, (None, None))
-        if ours is not found:
-            break
-        found = original
-    return found
-
-
 def log_refusal(log: logging.Logger, message: str, *arguments: object) -> None:
     """Log why a part of Backhaul is left out.
 
@@ -531,89 +467,3 @@ def log_refusal(log: logging.Logger, message: str, *arguments: object) -> None:
     """
     is_read = distributed.__version__ in READ_RELEASES
     log.log(logging.WARNING if is_read else logging.DEBUG, message, *arguments)
-
-
-def is_dasks(handler: Any) -> bool:
-    """Tell whether a function or method is Dask's, or ours in the place of it, and no program's."""
-    handler = handler.__func__ if isinstance(handler, MethodType) else handler
-    files = _files(handler)
-    return bool(files) and all(map(_is_dasks_or_ours, files))
-
-
-@functools.cache
-def _is_dasks_or_ours(file: str) -> bool:
-    home = Path(distributed.__file__).parent
-    path = Path(file)
-    if not path.is_relative_to(home):
-        return _is_ours(file)
-    # Its tests are programs, too.
-    return "tests" not in path.relative_to(home).parts
-
-
-def _is_ours(file: str) -> bool:
-    return Path(__file__).parents[1] in Path(file).parents
-
-
-def _name(source: Any) -> str:
-    return str(getattr(source, "__qualname__", None) or getattr(source, "__name__", source))
-
-
-def _wrapped(function: Any) -> Iterator[FunctionType]:
-    """Yield a function and those that it wraps; a replacement counts as what it replaces."""
-    if isinstance(function, (classmethod, staticmethod)):
-        function = function.__func__
-    elif isinstance(function, property):
-        function = function.fget
-    while isinstance(function := as_dask_has_it(function), FunctionType):
-        yield function
-        function = getattr(function, "__wrapped__", None)
-
-
-def _files(function: Any) -> set[str]:
-    """Collect the files that a function, its decorators and what they wrap were compiled from."""
-    return {
-        each.__code__.co_filename
-        for each in _wrapped(function)
-        # Dask's own decorators, such as `log_errors`, wrap functions of other modules.
-        if not hasattr(each, "__wrapped__")
-        or each.__code__.co_filename != distributed.utils.__file__
-    } - _DECORATORS
-
-
-def _package_over(source: Any) -> str | None:
-    """Name the package that has replaced or wrapped a function, or one of a class or module."""
-    home, parts = "", [source]
-    if isinstance(source, type) or inspect.ismodule(source):
-        home = str(inspect.getsourcefile(source))
-        parts = [part for part in vars(source).values() if isinstance(part, FunctionType)]
-    for part in parts:
-        for function in _wrapped(part):
-            file = function.__code__.co_filename
-            if file not in {home, *_DECORATORS} and not _is_of_dask(file) and not _is_ours(file):
-                # Not its ``__module__``, which `functools.wraps` copies
-                return str(function.__globals__.get("__name__", file)).partition(".")[0]
-    return None
-
-
-@functools.cache
-def _is_of_dask(file: str) -> bool:
-    homes = (Path(str(module.__file__)).parent for module in (dask, distributed, zict))
-    return any(Path(file).is_relative_to(home) for home in homes)
-
-
-def is_pristine(source: Any) -> bool:
-    """Tell whether only Backhaul has replaced or wrapped a function, or one of a class or module.
-
-    A wrapper shows the source of what it wraps, and a class that of the file that it came from, so
-    a digest alone would not tell.
-    """
-    if isinstance(source, FunctionType):
-        return len(_files(source)) == 1
-    parts = list(vars(source).values())
-    if isinstance(source, type):
-        home = sys.modules[source.__module__].__file__
-    else:
-        home = source.__file__
-        # Functions that a module has imported belong to other modules.
-        parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
-    return all(_files(part) <= {home} for part in parts)

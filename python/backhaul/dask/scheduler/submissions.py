@@ -20,11 +20,11 @@ from typing import Any, Final
 from distributed import Scheduler
 
 from backhaul._native import TaskCalls, TaskGraph
+from backhaul.dask.compat.function_origin import is_dasks
 from backhaul.dask.compat.instance_patches import GRAPH_STATE, SUBMISSIONS
 from backhaul.dask.compat.names import ToPickle, error_message, iscoroutinefunction, offload, time
 from backhaul.dask.compat.names import span_metadata as span_metadata_of_futures
 from backhaul.dask.compat.operations import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
-from backhaul.dask.compat.patching import is_dasks
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.scheduler.fairness import turn
 from backhaul.dask.serialize.codec import codec

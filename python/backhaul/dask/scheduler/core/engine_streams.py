@@ -22,10 +22,10 @@ from dask.utils import parse_timedelta
 from backhaul._native import SchedulerStreams
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.compat.function_origin import is_dasks
 from backhaul.dask.compat.instance_patches import ENGINE_STREAMS
 from backhaul.dask.compat.names import Pickled
 from backhaul.dask.compat.operations import UPDATE_GRAPH
-from backhaul.dask.compat.patching import is_dasks
 from backhaul.dask.scheduler.core.submissions import note_collisions, note_submission
 from backhaul.dask.scheduler.core.window import CoreWindow
 from backhaul.dask.scheduler.window import compute_seconds

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from distributed import Scheduler
 
+from backhaul.dask.compat.function_origin import is_dasks
 from backhaul.dask.compat.instance_patches import WATCHED_HANDLERS
 from backhaul.dask.compat.names import SchedulerState
-from backhaul.dask.compat.patching import is_dasks
 
 __all__ = [
     "REQUESTS_TAKEN",

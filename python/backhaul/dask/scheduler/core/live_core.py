@@ -11,7 +11,6 @@ take, the core adopts the state again: with the next graph, or without one while
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -24,7 +23,6 @@ from backhaul._native import SchedulerCore, TaskCalls, TaskGraph
 from backhaul.dask.compat.instance_patches import GRAPH_STATE, PLACED_RESULTS
 from backhaul.dask.compat.names import (
     ShuffleSchedulerPlugin,
-    Status,
     key_split_group,
     monotonic,
     time,
@@ -35,6 +33,7 @@ from backhaul.dask.resource_pools.request_index import forget_refused
 from backhaul.dask.scheduler import inline_results, run_record
 from backhaul.dask.scheduler import window as window_module
 from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
+from backhaul.dask.scheduler.core.adoption_pause import AdoptionPause
 from backhaul.dask.scheduler.core.clients import Wishes
 from backhaul.dask.scheduler.core.eligibility import refusal, settings_of
 from backhaul.dask.scheduler.core.engine_streams import EngineStreams
@@ -76,16 +75,6 @@ EMPTY_KEYS: Final = ("", ())
 
 #: Number of transitions that are logged with a defect
 _TRANSITIONS_TOLD = 20
-
-#: Length of the pause after an escape, relative to the time of the escape and of the adoption
-#: before: conversions take at most a twentieth of the time, however often a program reads state
-PAUSE_PER_CHANGE = 19.0
-
-#: Shortest pause before an adoption without a new graph, in seconds
-COME_BACK_S = 0.5
-
-#: Length of the pause after an adoption that failed half way, in seconds
-PAUSE_AFTER_FAILURE_S = 60.0
 
 #: Shortest time before the engine tries again to handle the streams, in seconds
 ENGINE_RETRY_S = 0.5
@@ -141,6 +130,8 @@ class LiveCore:
     ----------
     adoptions : int
         Number of adoptions.
+    pause : AdoptionPause
+        The pause after an escape.
     escapes : dict of str to int
         Number of escapes by reason.
     upstream_create, upstream_update_data : callable
@@ -181,9 +172,8 @@ class LiveCore:
         self.adoptions = 0
         self.escapes: dict[str, int] = {}
         self._change_s = 0.0
-        self._pause_until_s = 0.0
+        self.pause = AdoptionPause(scheduler, self.adopt)
         self._engine_due_s = 0.0
-        self._comes_back: asyncio.TimerHandle | None = None
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
         self._placement: LinkPlacement | None = None
@@ -194,9 +184,11 @@ class LiveCore:
 
     def adopt(self) -> bool:
         """Give the state to a core if possible; return whether the core has it."""
+        if self.is_active:
+            return True
         scheduler = self.scheduler
         began_s = monotonic()
-        if began_s < self._pause_until_s or refusal(scheduler) is not None:
+        if began_s < self.pause.until_s or refusal(scheduler) is not None:
             return False
         self.home = Home()
         self.texts = KeyTexts()
@@ -223,7 +215,7 @@ class LiveCore:
         else:
             return self._go_on_from(began_s)
         self._drop_core()
-        self._pause_after(monotonic() - began_s)
+        self.pause.after(monotonic() - began_s)
         return False
 
     def _go_on_from(self, began_s: float) -> bool:
@@ -235,7 +227,7 @@ class LiveCore:
         except Exception:
             logger.warning("The scheduler goes on with Dask's own state", exc_info=True)
             self._drop_core()
-            self._pause_until_s = monotonic() + PAUSE_AFTER_FAILURE_S
+            self.pause.after_failure()
             return False
         self._begin_engine()
         self._change_s = monotonic() - began_s
@@ -368,31 +360,8 @@ class LiveCore:
         if scheduler.validate:
             scheduler.validate_state()
         self._drop_core()
-        self._pause_after(self._change_s + monotonic() - began_s)
-        self._come_back_later()
-
-    def _come_back_later(self) -> None:
-        """Schedule an adoption after the pause."""
-        # Without a running event loop there are no events for a core.
-        with contextlib.suppress(RuntimeError):
-            loop = asyncio.get_running_loop()
-            pause_s = max(COME_BACK_S, self._pause_until_s - monotonic())
-            if self._comes_back is not None:
-                self._comes_back.cancel()
-            self._comes_back = loop.call_later(pause_s, self._come_back)
-
-    def _come_back(self) -> None:
-        scheduler = self.scheduler
-        if self.is_active or scheduler.status is not Status.running:
-            return
-        # An idle scheduler waits for the next graph, which tries the adoption.
-        is_busy = scheduler.queued or any(ws.processing for ws in scheduler.workers.values())
-        if is_busy and not self.adopt():
-            self._come_back_later()
-
-    def _pause_after(self, change_s: float) -> None:
-        """Pause adoptions so long that conversions take a small share of the time."""
-        self._pause_until_s = monotonic() + PAUSE_PER_CHANGE * change_s
+        self.pause.after(self._change_s + monotonic() - began_s)
+        self.pause.adopt_later()
 
     def learn_links(self) -> None:
         """Update the costs of links, before they are used to place a graph."""

@@ -37,7 +37,7 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         (("run (threading.py:9)", "make_left (benches/python/merge_job.py:30)"), "executor"),
         ((*LOOP, "fill (backhaul/dask/scheduler/window.py:1)"), "state machine"),
         ((*LOOP, "LiveCore.call (backhaul/dask/scheduler/core/live_core.py:1)"), "state machine"),
-        (("run (threading.py:9)", "Arrivals.wait (backhaul/dask/comm/inbox.py:268)"), WAITING),
+        (("run (threading.py:9)", "SharedInbox.wait (backhaul/dask/comm/inbox.py:268)"), WAITING),
         (("<module> (run.py:3)",), OTHER),
     ],
 )

@@ -99,7 +99,7 @@ def killed(lane: str, forks: bool) -> float:
         arguments = [listener.address, lane, "forks" if forks else "no"]
         with program(PEER, arguments) as peer:
             endpoint = listener.accept().wait(60)
-            child = int(line_of(peer))
+            child = int(local_queue_of(peer))
             try:
                 return until_gone(endpoint, peer)
             finally:
@@ -126,18 +126,18 @@ def cut_off(full_s: float, keep_alive: tuple[float, float]) -> float:
         network.make()
         arguments = [str(value) for value in (full_s, *keep_alive)]
         with program(WATCHER, arguments, within=network.within("there")) as watcher:
-            address = line_of(watcher)
+            address = local_queue_of(watcher)
             with program(PEER, [address, "tcp", "no"], within=network.within("here")) as peer:
-                line_of(peer)
+                local_queue_of(peer)
                 if full_s:
                     peer.send_signal(signal.SIGSTOP)
-                line_of(watcher)
+                local_queue_of(watcher)
                 time.sleep(max(1.0, full_s))
                 network.set_link("here", "there", is_cut=True)
                 assert watcher.stdin is not None
                 watcher.stdin.write("\n")
                 watcher.stdin.flush()
-                return float(line_of(watcher))
+                return float(local_queue_of(watcher))
     finally:
         network.close()
 
@@ -158,7 +158,7 @@ def program(
         started.wait(30)
 
 
-def line_of(started: subprocess.Popen[str]) -> str:
+def local_queue_of(started: subprocess.Popen[str]) -> str:
     """Read a line of a program."""
     assert started.stdout is not None
     line = started.stdout.readline()

@@ -24,7 +24,7 @@ from backhaul.dask.client import submit
 from backhaul.dask.compat import activation
 from backhaul.dask.compat.operations import GRAPH
 from backhaul.dask.serialize.codec import codec
-from backhaul.dask.serialize.pickled_task import KeptSpec, tasks_of
+from backhaul.dask.serialize.pickled_task import PickledTask, tasks_of
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -97,7 +97,7 @@ def test_each_task_is_what_it_was() -> None:
         assert tasks[key].dependencies == node.dependencies
         assert tasks[key].data_producer == node.data_producer
         is_call = type(node) is Task
-        assert type(tasks[key]) is (KeptSpec if is_call else type(node))
+        assert type(tasks[key]) is (PickledTask if is_call else type(node))
         if is_call:
             # Byte for byte what a task by itself is written as.
             assert tasks[key]._repr == codec.encode_task(node)
@@ -359,7 +359,7 @@ async def test_a_task_whose_worker_is_gone_runs_again(
     assert await client.gather(futures) == list(range(1, 7))
     await workers[0].close()
     assert await client.gather(client.map(inc, futures)) == list(range(2, 8))
-    assert {type(ts.run_spec) for ts in scheduler.tasks.values()} == {KeptSpec}
+    assert {type(ts.run_spec) for ts in scheduler.tasks.values()} == {PickledTask}
 
 
 @resources(A=1)

@@ -27,7 +27,7 @@ from backhaul.dask.compat import activation
 from backhaul.dask.compat.names import parse_input
 from backhaul.dask.compat.operations import MAP
 from backhaul.dask.serialize.codec import codec
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -396,7 +396,7 @@ async def test_a_call_whose_worker_is_gone_runs_again(
     assert await client.gather(futures) == list(range(1, 7))
     await workers[0].close()
     assert await client.gather(client.map(inc, futures)) == list(range(2, 8))
-    assert {type(ts.run_spec) for ts in scheduler.tasks.values()} == {KeptSpec}
+    assert {type(ts.run_spec) for ts in scheduler.tasks.values()} == {PickledTask}
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)

@@ -36,7 +36,7 @@ from backhaul.dask.compat import activation
 from backhaul.dask.compat.operations import SUBMIT
 from backhaul.dask.scheduler.fairness import GRAPHS_IN_TURN_MAX
 from backhaul.dask.serialize.codec import codec
-from backhaul.dask.serialize.pickled_task import KeptSpec, Unloadable, keep
+from backhaul.dask.serialize.pickled_task import PickledTask, Unloadable, keep
 from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
@@ -68,7 +68,7 @@ def submitted(scheduler: Scheduler) -> list[Any]:
 # A task that is a pickle
 
 
-def kept_spec() -> tuple[Task, KeptSpec]:
+def kept_spec() -> tuple[Task, PickledTask]:
     task = Task("key", operator.add, 1, dask._task_spec.Alias("other"))
     pickled = codec.encode_task(task)
     assert pickled is not None
@@ -82,7 +82,7 @@ def test_reads_of_the_scheduler_leave_the_task_a_pickle() -> None:
     assert isinstance(kept, Task)
     assert dask.core.istask(kept)
     assert not hasattr(kept, "no_such_attribute")
-    assert type(kept) is KeptSpec
+    assert type(kept) is PickledTask
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ async def test_a_task_whose_worker_is_gone_runs_again(
     await worker.close()
     again = client.submit(inc, future)
     assert await again == 3
-    assert type(scheduler.tasks["task"].run_spec) is KeptSpec
+    assert type(scheduler.tasks["task"].run_spec) is PickledTask
 
 
 @resources(A=1)
@@ -463,7 +463,7 @@ async def test_the_request_of_a_function_is_heeded(
     await wait([nested, plain_task])
     assert scheduler.tasks["nested"].resource_restrictions == {"A": 1}
     # No code read it.
-    assert type(scheduler.tasks["plain"].run_spec) is KeptSpec
+    assert type(scheduler.tasks["plain"].run_spec) is PickledTask
     assert keys == ["plain"]
 
 

@@ -204,7 +204,7 @@ STAND_IN = """
 import json, os, types
 def told(what):
     def tell(*arguments, **named):
-        with open(os.environ["TOLD"], "a") as file:
+        with open(os.environ["ALREADY_SENT"], "a") as file:
             file.write(json.dumps([what, named]) + "\\n")
     return tell
 reinitialize = told("reinitialize")
@@ -221,7 +221,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "rmm.py").write_text(STAND_IN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    monkeypatch.setenv("ALREADY_SENT", str(tmp_path / "told"))
     return tmp_path
 
 

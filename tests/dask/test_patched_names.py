@@ -183,7 +183,7 @@ OURS = {
     "comm/ucx_scheme.py": {"chosen"},
     "config/ucx_options.py": {"found", "variables"},
     # Messages that arrive
-    "worker/early_reader.py": {"arrivals", "found", "messages", "self._idle"},
+    "worker/early_reader.py": {"inbox", "found", "messages", "self._idle"},
     "worker/transitions.py": {"state"},
     # A queue of a class of this package
     "worker/work_queue.py": {"work_queue"},

@@ -18,7 +18,7 @@ from backhaul.dask import get_resources, resource_id, resources
 from backhaul.dask.compat.names import threads_lock
 from backhaul.dask.resource_pools import scheduler_slots, worker_state
 from backhaul.dask.resource_pools.leases import current_lease
-from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
+from backhaul.dask.resource_pools.overflow_pool import OverflowThreadPoolExecutor
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
 from tests.dask.slotted_cluster import ISLANDS, all_is_free, cluster, gate, slots
@@ -171,7 +171,7 @@ async def test_tasks_without_cpu_run_beside_full_threads_and_the_reverse(
 
 
 def test_threads_that_are_about_to_leave_are_not_counted_on() -> None:
-    pool: Any = BesideThreadPoolExecutor()
+    pool: Any = OverflowThreadPoolExecutor()
     try:
         together = threading.Barrier(21)
         pool.grow(20)

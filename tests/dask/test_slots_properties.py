@@ -218,13 +218,13 @@ def test_a_task_of_higher_priority_overtakes_no_request() -> None:
         worker.compute(f"single-{number}", {"GPU": 1.0}, 0.0, number)
         worker.succeed(worker.running()[0])
     assert "pair" not in worker.begun
-    assert worker.slots._turns.kept is None
+    assert worker.slots._starvation.kept is None
 
 
 def test_units_reserved_for_an_unwanted_task_are_lent_again() -> None:
     worker = SlottedState({"GPU": [[0, 1]]}, nthreads=1)
     for _ in staggered(worker, 200):
-        if worker.slots._turns.kept is not None:
+        if worker.slots._starvation.kept is not None:
             break
     # One unit is free by now, and kept; the other one is held.
     worker.succeed(worker.running()[0])

@@ -52,9 +52,9 @@ class Reader:
     def read(self, reports: ThreadReports) -> None:
         reports.threads.append(self)
         while not self.is_over:
-            if reports.lead(self):
+            if reports.become_reader(self):
                 may_read = reports.read(self, time.monotonic() + 0.05)
-                reports.follow(self, pass_on=may_read)
+                reports.stop_reading(self, pass_on=may_read)
                 if may_read or reports.may_read():
                     continue
             self.looks.wait(1)
@@ -129,13 +129,13 @@ async def test_an_interrupted_thread_leaves_the_rest_to_the_loop(comm_pair: Comm
 
         def lead() -> None:
             reports.threads.append(thread)
-            assert reports.lead(thread)
+            assert reports.become_reader(thread)
             try:
                 reports.read(thread, time.monotonic() + 60)
             except KeyboardInterrupt:
                 pass
             finally:
-                reports.follow(thread, pass_on=True)
+                reports.stop_reading(thread, pass_on=True)
 
         with ThreadPoolExecutor(1) as pool:
             leading = pool.submit(lead)
@@ -157,16 +157,16 @@ async def test_a_thread_that_is_gone_leads_no_more(comm_pair: CommPair) -> None:
         reports = ThreadReports(listening, b, b.share(), {"ours": listening.ours})
         first, second = Reader(), Reader()
         reports.threads.append(first)
-        assert reports.lead(first)
+        assert reports.become_reader(first)
         reports.threads.append(second)
-        assert not reports.lead(second)
+        assert not reports.become_reader(second)
         # As Ctrl-C may leave it
         reports.threads.remove(first)
-        assert reports.lead(second)
-        reports.follow(first, pass_on=False)
-        assert not reports.lead(first)
-        reports.follow(second, pass_on=False)
-        assert reports.lead(first)
+        assert reports.become_reader(second)
+        reports.stop_reading(first, pass_on=False)
+        assert not reports.become_reader(first)
+        reports.stop_reading(second, pass_on=False)
+        assert reports.become_reader(first)
 
 
 @gen_test()
@@ -184,9 +184,9 @@ async def test_a_future_with_an_event_of_asyncios_is_the_loops(comm_pair: CommPa
 
         def lead() -> bool:
             reports.threads.append(thread)
-            assert reports.lead(thread)
+            assert reports.become_reader(thread)
             may_read = reports.read(thread, time.monotonic() + 60)
-            reports.follow(thread, pass_on=may_read)
+            reports.stop_reading(thread, pass_on=may_read)
             return may_read
 
         with ThreadPoolExecutor(1) as pool:

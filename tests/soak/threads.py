@@ -262,15 +262,15 @@ def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) 
     state = dask_worker.state
     queue = getattr(dask_worker.executors["default"], "_work_queue", None)
     line, ahead = getattr(queue, "line", None), getattr(queue, "ahead", None)
-    arrivals = getattr(ahead, "_arrivals", None)
+    inbox = getattr(ahead, "_inbox", None)
     lines = [
         f"executing {[ts.key for ts in state.executing]}, ready {len(state.ready)}",
         f"threads {dask_worker.active_threads}",
         f"line {line and (line.foretold, line._ended, line._next, line._is_busy, line._is_called)}",
     ]
-    if arrivals is not None:
-        said = (arrivals.is_handling, arrivals.taken, arrivals.may_look(), arrivals._request)
-        lines += [f"arrivals {said}", f"unhandled {str(arrivals.unhandled)[:1000]}"]
+    if inbox is not None:
+        said = (inbox.is_handling, inbox.taken, inbox.may_look(), inbox._request)
+        lines += [f"inbox {said}", f"unhandled {str(inbox.unhandled)[:1000]}"]
     for key in processing.get(dask_worker.address, ()):
         ts = state.tasks.get(key)
         lines.append(f"{ts!r}: needs {[str(each) for each in ts.dependencies] if ts else None}")

@@ -33,7 +33,7 @@ from backhaul.dask.worker.event_stream import _Stream
 from backhaul.dask.worker.finished_message import _described
 from backhaul.dask.worker.idle_thread import Wait
 from backhaul.dask.worker.lazy_collections import data_of, install
-from backhaul.dask.worker.local_queue import Line, settling_handle_stimulus
+from backhaul.dask.worker.local_queue import LocalQueue, flushing_handle_stimulus
 from backhaul.dask.worker.task_start import _prepare, start_execution
 from tests.dask.execution.simulated_edges import Endpoint, Lookout, Loop, Pending
 from tests.dask.schedules import Schedule, ScheduledEvent, ScheduledLock
@@ -89,7 +89,7 @@ def _never(*_: Any) -> None:
     raise AssertionError
 
 
-_handle_stimulus: Any = settling_handle_stimulus(_never)
+_handle_stimulus: Any = flushing_handle_stimulus(_never)
 
 
 class Simulation:
@@ -144,7 +144,7 @@ class Simulation:
         self._stream = _Stream(handlers, self, {})  # type: ignore[arg-type]
         asyncio._set_running_loop(loop)  # type: ignore[arg-type]
         try:
-            self.arrivals = inbox.Arrivals(
+            self.inbox = inbox.SharedInbox(
                 self._endpoint,  # type: ignore[arg-type]
                 deserialize=True,
                 handle=self._stream.handle_now,
@@ -152,13 +152,15 @@ class Simulation:
         finally:
             asyncio._set_running_loop(None)
         executor: Any = worker.executors["default"]
-        self.line = executor._work_queue.line = Line(worker, executor, _prepare, self._make_reader)
-        executor._work_queue.ahead = self.line.early.waits
+        self.line = executor._work_queue.local_queue = LocalQueue(
+            worker, executor, _prepare, self._make_reader
+        )
+        executor._work_queue.reader = self.line.early.waits
         schedule.on_idle = self._check_idle
         self._programs = [self._run_scheduler, self._run_loop, *[self._run_thread] * nthreads]
 
-    def _make_reader(self, worker: Any, line: Line) -> Any:
-        self._reader = reader = early_reader.WorkAhead(worker, line, self.arrivals)
+    def _make_reader(self, worker: Any, line: LocalQueue) -> Any:
+        self._reader = reader = early_reader.EarlyReader(worker, line, self.inbox)
         reader._post = ScheduledLock(self.schedule)  # type: ignore[assignment]
         reader._lock = ScheduledLock(self.schedule)  # type: ignore[assignment]
         return reader
@@ -186,7 +188,7 @@ class Simulation:
         async def main() -> None:
             while not self._is_over:
                 try:
-                    batches, frames = await self.arrivals.take()
+                    batches, frames = await self.inbox.take()
                 except ConnectionError:
                     return
                 if frames is not None:
@@ -194,14 +196,14 @@ class Simulation:
                     batches = [each.batch for each in cast(Any, frames)]
                 for batch in batches:
                     await self._stream.handle(batch)
-                if self.arrivals.readable():
-                    self.arrivals.rest()
+                if self.inbox.readable():
+                    self.inbox.rest()
                     await self.loop.turn()
 
         try:
             self.loop.run(main())
         finally:
-            self.arrivals.close()
+            self.inbox.close()
 
     def _run_thread(self) -> None:
         pool_thread_state.proceed = True
@@ -271,9 +273,9 @@ class Simulation:
         """Tell whether the worker has something left to do."""
         return (
             len(self.reports) < len(self._sent)
-            or self.arrivals.taken < self._batches
-            or self.arrivals.is_handling
-            or bool(self.line.foretold or self.line._ended or self.worker._async_instructions)
+            or self.inbox.taken < self._batches
+            or self.inbox.is_handling
+            or bool(self.line.early_tasks or self.line._ended or self.worker._async_instructions)
         )
 
     def _task(self, number: int, inputs: set[int]) -> dict[str, Any]:
@@ -316,12 +318,12 @@ class Simulation:
             not messages.waiting
             or messages.is_closed
             or idle.state is Wait.ABSENT
-            or not self.line.may_foretell()
+            or not self.line.may_start_early()
         ), "a thread waits, and could begin a task"
         executor: Any = self.worker.executors["default"]
         # Of several threads, one waits for messages.
         is_only_thread = self.worker.state.nthreads == 1 and executor._work_queue.waiting
-        assert not (is_only_thread and self.arrivals.may_look()), "no thread reads messages"
+        assert not (is_only_thread and self.inbox.may_look()), "no thread reads messages"
 
     def _sleep(self, seconds: float) -> None:
         until_s = self.schedule.now_s + seconds
@@ -335,7 +337,7 @@ class Simulation:
         sent = self._sent
         assert self.runs == self.reports == Counter(sent)
         line, state = self.line, self.worker.state
-        assert not line.foretold
+        assert not line.early_tasks
         assert not line._ended
         assert not line._items
         with line.lock:

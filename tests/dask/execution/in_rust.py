@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from distributed import Client, Worker
 
-from backhaul.dask.worker.core.ownership import Keeper
-from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.core.ownership import StateOwner
+from backhaul.dask.worker.local_queue import local_queue_of
 
-__all__ = ["in_rust", "inc", "keeper_of", "watch_nothing"]
+__all__ = ["in_rust", "inc", "state_owner_of", "watch_nothing"]
 
 
 def inc(value: int) -> int:
     return value + 1
 
 
-def keeper_of(worker: Worker) -> Keeper:
-    line: Any = line_of(worker)
-    found: Keeper = line.keeper
+def state_owner_of(worker: Worker) -> StateOwner:
+    line: Any = local_queue_of(worker)
+    found: StateOwner = line.state_owner
     return found
 
 
@@ -46,7 +46,10 @@ async def in_rust(client: Client, *workers: Worker) -> None:
         ]
         await client.gather(futures)
         del futures
-        if all((line_of(worker) and keeper_of(worker).core) is not None for worker in workers):
+        if all(
+            (local_queue_of(worker) and state_owner_of(worker).core) is not None
+            for worker in workers
+        ):
             return
         await asyncio.sleep(0.02)
     pytest.fail("no state has come to Rust")

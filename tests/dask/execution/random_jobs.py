@@ -26,7 +26,7 @@ from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 from distributed.core import Status
 
 import dask
-from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.local_queue import local_queue_of
 
 __all__ = ["main", "run_seed"]
 
@@ -170,8 +170,8 @@ class Job:
 
 def _left(worker: Worker) -> dict[Any, Any]:
     """Return tasks of a worker that are not needed; failed ones are held by their errors."""
-    line = line_of(worker)
-    found: dict[Any, Any] = {} if line is None else dict(line.foretold)
+    line = local_queue_of(worker)
+    found: dict[Any, Any] = {} if line is None else dict(line.early_tasks)
     found.update((key, ts) for key, ts in worker.state.tasks.items() if ts.state != "error")
     return found
 

@@ -240,17 +240,17 @@ class Pending(queue.SimpleQueue[Any]):
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.line: Any = None
-        self.ahead: Any = None
+        self.local_queue: Any = None
+        self.reader: Any = None
         #: Number of threads that wait for items only
         self.waiting = 0
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         self._schedule.step()
-        self.ahead.put(super().put, item)
+        self.reader.put(super().put, item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        return self.ahead.get(self._get, timeout)
+        return self.reader.get(self._get, timeout)
 
     def _get(self, block: bool = True, timeout: float | None = None) -> Any:
         if block:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from backhaul.dask.worker.early_execution import Foretold
+from backhaul.dask.worker.early_execution import EarlyExecution
 from backhaul.dask.worker.early_messages import EarlyMessages
-from backhaul.dask.worker.early_reader import WorkAhead
+from backhaul.dask.worker.early_reader import EarlyReader
 from backhaul.dask.worker.idle_thread import IdleThread
-from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.local_queue import LocalQueue
 from tests.dask.execution.early_schedules import simulated
 from tests.dask.schedules import Deadlock
 
@@ -47,7 +47,7 @@ def _no_wake_for_an_item(self: IdleThread, item: Any) -> tuple[bool, bool]:
     return is_queued, False
 
 
-def _no_wake_of_a_task(_: Foretold) -> None:
+def _no_wake_of_a_task(_: EarlyExecution) -> None:
     return None
 
 
@@ -56,9 +56,9 @@ def _no_wake_for_messages(self: IdleThread) -> bool:
     return False
 
 
-def _wait_for_the_inbox(self: WorkAhead) -> Any:
+def _wait_for_the_inbox(self: EarlyReader) -> Any:
     # With the lock of the local queue
-    with self._arrivals.lock:
+    with self._inbox.lock:
         return begin_next(self)
 
 
@@ -66,14 +66,14 @@ def _no_block(_: EarlyMessages) -> None:
     return None
 
 
-def _reports_forgotten(self: Line, *stimuli: Any) -> None:
+def _reports_forgotten(self: LocalQueue, *stimuli: Any) -> None:
     self._ended.clear()
     handle(self, *stimuli)
 
 
 offer = IdleThread.offer
-begin_next = WorkAhead.begin_next
-handle = Line.handle
+begin_next = EarlyReader.begin_next
+handle = LocalQueue.handle
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ handle = Line.handle
         (EarlyMessages, "on_reported", _no_wake_after_reports),
         (IdleThread, "offer", _no_wake_for_an_item),
         (IdleThread, "may_read_again", _no_wake_for_messages),
-        (Foretold, "wake", _no_wake_of_a_task),
-        (WorkAhead, "begin_next", _wait_for_the_inbox),
+        (EarlyExecution, "wake", _no_wake_of_a_task),
+        (EarlyReader, "begin_next", _wait_for_the_inbox),
         (EarlyMessages, "block", _no_block),
-        (Line, "handle", _reports_forgotten),
+        (LocalQueue, "handle", _reports_forgotten),
     ],
 )
 def test_the_schedules_find_a_fault(

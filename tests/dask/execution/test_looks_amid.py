@@ -19,9 +19,9 @@ from backhaul.dask.compat import activation
 from backhaul.dask.compat.names import SpillBuffer
 from backhaul.dask.worker import spill_buffer
 from backhaul.dask.worker.core import ownership
-from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.local_queue import local_queue_of
 from backhaul.dask.worker.spill_buffer import in_memory
-from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
+from tests.dask.execution.in_rust import in_rust, inc, state_owner_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 from tests.dask.forked import Forks
 
@@ -94,14 +94,14 @@ def test_a_read_waits_for_the_state_with_the_locks_of_the_stream_and_the_store(
         monkeypatch.setattr(ownership, "_REST_S", 0.001)
         for lock in (stream.lock, data.lock):
             await in_rust(client, worker)
-            line = line_of(worker)
+            line = local_queue_of(worker)
             # One lock guards the state and the store.
             assert data.lock is data.fast.lock is data.slow.lock is line.lock
             with held_elsewhere(line.lock) as over:
                 threading.Timer(0.5, over.set).start()
                 with lock:
                     assert worker.state.tasks.values() is not None
-            assert keeper_of(worker).core is None
+            assert state_owner_of(worker).core is None
 
     run()
 

@@ -12,8 +12,8 @@ from distributed import Client, Scheduler, Worker, wait
 from backhaul.dask.compat import activation
 from backhaul.dask.worker.core import ownership as keeper_module
 from backhaul.dask.worker.lazy_collections import data_of, is_known
-from backhaul.dask.worker.local_queue import line_of
-from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
+from backhaul.dask.worker.local_queue import local_queue_of
+from tests.dask.execution.in_rust import in_rust, inc, state_owner_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
 
@@ -40,7 +40,7 @@ def test_a_read_finds_the_results_that_the_client_knows(has_rust: bool) -> None:
             behind += not keys <= data_of(worker).keys()
             assert keys <= worker.data.keys()
             if has_rust:
-                assert keeper_of(worker).core is not None
+                assert state_owner_of(worker).core is not None
         # Otherwise the threads had nothing to report.
         assert behind > 10
 
@@ -52,7 +52,7 @@ def test_results_stay_as_they_are_between_two_awaits() -> None:
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
         await in_rust(client, worker)
-        line: Any = line_of(worker)
+        line: Any = local_queue_of(worker)
         changed = 0
         for _ in range(15):
             last: Any = client.submit(inc, 0, pure=False)
@@ -97,7 +97,7 @@ def test_a_function_of_a_client_finds_the_tasks_that_the_client_knows(
             found = await client.run(tasks)
             assert {future.key for future in futures} <= found[worker.address]
             if not has_rust:
-                assert keeper_of(worker).core is None
+                assert state_owner_of(worker).core is None
         # Otherwise the state was complete before the read; Dask's state machine always is.
         assert behind > 10 or not has_rust
 

@@ -21,7 +21,7 @@ from distributed.worker_state_machine import (
     TaskState,
 )
 
-from backhaul.dask.comm.already_sent import TOLD
+from backhaul.dask.comm.already_sent import ALREADY_SENT
 from backhaul.dask.worker.instructions import perform
 
 
@@ -29,7 +29,7 @@ class Told(ReleaseWorkerDataMsg):
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return TOLD
+        return ALREADY_SENT
 
 
 class Stream:
@@ -43,7 +43,7 @@ class Stream:
         if self.worker.is_closed:
             raise CommClosedError
         # A single one is not sent where it is not to be.
-        self.worker.sent += [each for each in messages if each is not TOLD]
+        self.worker.sent += [each for each in messages if each is not ALREADY_SENT]
 
 
 class Noting:

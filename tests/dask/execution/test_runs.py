@@ -26,7 +26,7 @@ from distributed.core import Status
 from distributed.worker_state_machine import ComputeTaskEvent, StealRequestEvent
 
 from backhaul.dask.compat import activation
-from backhaul.dask.worker.local_queue import AHEAD_MAX, Line
+from backhaul.dask.worker.local_queue import AHEAD_MAX, LocalQueue
 from tests.dask.execution.tasks import cluster, is_idle
 from tests.dask.gates import Gates
 
@@ -48,27 +48,27 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     begun.clear()
     gates.clear()
     taken.clear()
-    ended, lay_out = Line.ended, Line._lay_out
+    ended, lay_out = LocalQueue.ended, LocalQueue._stage_ready_tasks
 
-    def noting_ended(self: Line, item: Any, *, is_last: bool) -> Any:
+    def noting_ended(self: LocalQueue, item: Any, *, is_last: bool) -> Any:
         following: Any = ended(self, item, is_last=is_last)
         if following is not None:
             taken.append(following.task_state.key)
         return following
 
-    def checked_lay_out(self: Line) -> None:
+    def checked_lay_out(self: LocalQueue) -> None:
         lay_out(self)
         check(self)
 
-    monkeypatch.setattr(Line, "ended", noting_ended)
-    monkeypatch.setattr(Line, "_lay_out", checked_lay_out)
+    monkeypatch.setattr(LocalQueue, "ended", noting_ended)
+    monkeypatch.setattr(LocalQueue, "_stage_ready_tasks", checked_lay_out)
     activation.install()
     assert "hot-path.runs" in {patch.switch for patch in activation.installed()}
     yield
     gates.open_all()
 
 
-def check(line: Line) -> None:
+def check(line: LocalQueue) -> None:
     """See that what is laid out comes first, and the state machine knows what threads do."""
     state = line.worker.state
     ready: list[Any] = sorted(state.ready, key=attrgetter("priority"))
@@ -77,7 +77,7 @@ def check(line: Line) -> None:
     assert len(state.executing) <= state.nthreads
     for key in list(line.worker.active_threads.values()):
         # Its message is still to be handled, or the worker has been paused since.
-        if key in line.foretold:
+        if key in line.early_tasks:
             continue
         assert state.tasks[key].state in ("executing", "long-running", "cancelled", "resumed")
 
@@ -93,8 +93,8 @@ def held(name: str) -> str:
     return name
 
 
-def line_of(worker: Worker) -> Line:
-    line: Line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+def local_queue_of(worker: Worker) -> LocalQueue:
+    line: LocalQueue = worker.executors["default"]._work_queue.local_queue  # type: ignore[attr-defined]
     return line
 
 
@@ -151,7 +151,7 @@ async def test_a_thread_takes_tasks_in_the_order_of_the_state_machine(
     for before, after in pairwise(starts):
         assert before["stop"] <= after["start"] + 1e-3
     await eventually(lambda: is_idle(worker))
-    assert not line_of(worker)._items
+    assert not local_queue_of(worker)._items
 
 
 @cluster(1, config=ALL_AT_ONCE)
@@ -398,7 +398,7 @@ def test_random_work_ends_as_it_should(seed: int) -> None:
 def test_the_invariants_of_the_queue_are_checked_where_dask_validates() -> None:
     checks: list[None] = []
 
-    class Validated(Line):
+    class Validated(LocalQueue):
         def validate(self) -> None:
             super().validate()
             checks.append(None)
@@ -407,7 +407,7 @@ def test_the_invariants_of_the_queue_are_checked_where_dask_validates() -> None:
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         assert worker.state.validate
         assert await client.gather(client.map(abs, range(50))) == list(range(50))
-        line: Any = line_of(worker)
+        line: Any = local_queue_of(worker)
         line.__class__ = Validated
         assert await client.gather(client.map(abs, range(50, 100))) == list(range(50, 100))
         assert checks

@@ -15,11 +15,11 @@ from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, wait
 
 from backhaul.dask.compat import activation
 from backhaul.dask.worker.core import ownership as keeper_module
-from backhaul.dask.worker.core.ownership import Keeper
-from backhaul.dask.worker.local_queue import line_of
-from backhaul.dask.worker.state_checks import no_plugin_hears_of_transitions
+from backhaul.dask.worker.core.ownership import StateOwner
+from backhaul.dask.worker.local_queue import local_queue_of
+from backhaul.dask.worker.state_checks import no_plugin_has_transition
 from backhaul.dask.worker.thread_events import ThreadEvents
-from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
+from tests.dask.execution.in_rust import in_rust, inc, state_owner_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_a_read_finds_all_ended_tasks(eventually: Eventually) -> None:
         for number in range(200):
             future = client.submit(inc, number, pure=False)
             assert await future == number + 1
-            assert keeper_of(worker).core is not None
+            assert state_owner_of(worker).core is not None
             # The event loop handled nothing for it. A thread may look for messages just then.
             at_once += future.key in worker.state.tasks
             await eventually(partial(is_in_memory, worker, future.key))
@@ -247,7 +247,7 @@ def test_a_plugin_comes_while_a_thread_looks_at_those_there_are() -> None:
         Adds.plugins = worker.plugins
         worker.plugins["adds"] = Adds()
         count = len(worker.plugins)
-        assert no_plugin_hears_of_transitions(worker.state)
+        assert no_plugin_has_transition(worker.state)
         assert len(worker.plugins) == count + 1
 
     run()
@@ -256,7 +256,7 @@ def test_a_plugin_comes_while_a_thread_looks_at_those_there_are() -> None:
 class Begun:
     """A task that a thread has begun."""
 
-    is_heard = False
+    is_announced = False
 
 
 def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> None:
@@ -264,7 +264,7 @@ def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> 
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
         await in_rust(client, worker)
-        line: Any = line_of(worker)
+        line: Any = local_queue_of(worker)
         line.handle()
         catch_up, found = line.early.catch_up, []
 
@@ -274,10 +274,10 @@ def test_a_task_that_begins_while_a_thread_reports_others_is_handled_first() -> 
             is_done: bool = catch_up()
             found.append(is_done)
             if len(found) == 1:
-                line.foretell("begun", Begun())
+                line.add_early("begun", Begun())
             return is_done
 
-        line.foretell("told", Begun())
+        line.add_early("told", Begun())
         line.early.catch_up = meanwhile
         line.handle()
         line.early.catch_up = catch_up
@@ -310,7 +310,7 @@ def test_threads_leave_data_alone_while_a_client_runs_a_function(eventually: Eve
             assert await client.run(stays_as_it_is) == {worker.address: True}
             await wait(futures)
             del futures
-        line: Any = line_of(worker)
+        line: Any = local_queue_of(worker)
         assert line.holds == 0
 
     run()
@@ -320,9 +320,9 @@ def test_an_event_that_the_state_machine_refuses_ends_the_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     fails = threading.Event()
-    own = Keeper.free
+    own = StateOwner.free
 
-    def free(self: Keeper, *args: Any, **kwargs: Any) -> Any:
+    def free(self: StateOwner, *args: Any, **kwargs: Any) -> Any:
         if fails.is_set() and "Dask-Default-Threads" in threading.current_thread().name:
             raise RuntimeError("refused by this test")
         return own(self, *args, **kwargs)
@@ -338,7 +338,7 @@ def test_an_event_that_the_state_machine_refuses_ends_the_stream(
         await eventually(lambda: worker.status in (Status.closed, Status.failed))
         assert futures
 
-    monkeypatch.setattr(Keeper, "free", free)
+    monkeypatch.setattr(StateOwner, "free", free)
     with caplog.at_level(logging.ERROR, logger="distributed.worker"):
         run()
     assert "refused by this test" in caplog.text

@@ -22,8 +22,8 @@ from backhaul.dask.compat.instance_patches import STORE_CLASS
 from backhaul.dask.compat.names import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
 from backhaul.dask.worker import lazy_collections
 from backhaul.dask.worker.core import ownership as keeper_module
-from backhaul.dask.worker.core.ownership import Keeper
-from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
+from backhaul.dask.worker.core.ownership import StateOwner
+from tests.dask.execution.in_rust import in_rust, state_owner_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_reads_without_a_transfer_leave_the_state_in_rust() -> None:
         assert "nobody" not in state.tasks
         await a.heartbeat()
         assert await client.gather(futures) == list(range(1, 21))
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
 
     quiet(run)()
 
@@ -122,11 +122,11 @@ def test_a_read_finds_the_whole_state(look: Callable[[Any], Any]) -> None:
         futures = client.map(inc, range(10), workers=[a.address])
         total = client.submit(sum, futures, workers=[a.address])
         assert await total == 55
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
         view: Any = a.state.tasks[total.key]
         assert {each.key for each in view.dependencies} == {each.key for each in futures}
         look(a.state)
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
         task = a.state.tasks[total.key]
         assert {each.key for each in task.dependencies} == {each.key for each in futures}
         assert view is task
@@ -150,12 +150,12 @@ def test_kept_tasks_and_logs_show_later_entries() -> None:
             await in_rust(client, a)
             future = client.submit(inc, 1, pure=False, workers=[a.address])
             await future
-            assert keeper_of(a).core is not None
+            assert state_owner_of(a).core is not None
             if kept is stimulus_log:
                 assert future.key in {getattr(each, "key", None) for each in kept}
             else:
                 assert any(future.key in each for each in [list(kept), *kept])
-            assert keeper_of(a).core is None
+            assert state_owner_of(a).core is None
         copied = pickle.loads(pickle.dumps(log))
         assert type(copied) is deque
         assert (list(copied), copied.maxlen) == (list(log), log.maxlen)
@@ -168,8 +168,8 @@ def test_results_come_from_the_other_worker() -> None:
         futures = client.map(inc, range(30), workers=[a.address])
         totals = [client.submit(sum, futures, workers=[b.address], pure=False) for _ in range(5)]
         assert await client.gather(totals) == [sum(range(1, 31))] * 5
-        assert keeper_of(a).core is not None
-        assert keeper_of(b).core is not None
+        assert state_owner_of(a).core is not None
+        assert state_owner_of(b).core is not None
         lines = [each for each in b.state.log if each[0] in ("receive-dep", "gather-dependencies")]
         assert [each[0] for each in lines][:2] == ["gather-dependencies", "receive-dep"]
         fetched = b.state.tasks[futures[0].key]
@@ -187,7 +187,7 @@ def test_a_task_that_looks_at_its_worker_finds_itself() -> None:
     async def run(client: Client, a: Worker, b: Worker) -> None:
         future = client.submit(look, workers=[a.address])
         assert (future.key, "executing") in await future
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
 
     quiet(run)()
 
@@ -216,7 +216,7 @@ def test_errors_cancellation_and_pause() -> None:
         assert await held == 1
         a.status = Status.running
         assert await client.gather(kept) == list(range(6, 11))
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
 
     quiet(run)()
 
@@ -235,7 +235,7 @@ def test_a_plugin_hears_of_what_comes_after_it() -> None:
         future = client.submit(inc, 1, workers=[a.address])
         assert await future == 2
         assert {(future.key, "executing"), (future.key, "memory")} <= plugin.heard
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
 
     quiet(run)()
 
@@ -254,11 +254,11 @@ def test_tasks_that_ask_for_more_than_a_thread_are_pythons() -> None:
         watch_nothing(a)
         await in_rust(client, a)
         assert await client.submit(inc, 1, resources={"R": 1}) == 2
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
         await in_rust(client, a)
         counts: Any = await client.submit(Counts, actor=True)
         assert await counts.more() == 1
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
 
     run()
 
@@ -268,13 +268,13 @@ def test_a_worker_with_thousands_of_results_is_rusts_again_after_a_look() -> Non
         futures = client.map(inc, range(3000), workers=[a.address])
         assert await client.gather(futures) == list(range(1, 3001))
         # No thread of the worker gives the state back to Rust between the two.
-        with keeper_of(a).lock:
+        with state_owner_of(a).lock:
             assert len(list(a.state.tasks.values())) == 3000
-            assert keeper_of(a).core is None
+            assert state_owner_of(a).core is None
         await in_rust(client, a)
         total = client.submit(sum, futures, workers=[a.address])
         assert await total == sum(range(1, 3001))
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
         assert len(a.state.tasks) >= 3001
 
     quiet(run)()
@@ -288,7 +288,7 @@ def test_more_tasks_than_rust_keeps_are_pythons(monkeypatch: pytest.MonkeyPatch)
         # A read makes the rest be reported; a thread may be at it.
         await asyncio.sleep(0.05)
         assert len(a.state.tasks) == 80
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
 
     quiet(run)()
 
@@ -305,9 +305,9 @@ def test_a_value_that_cannot_be_stored_is_an_error() -> None:
         watch_nothing(a)
         for _ in range(100):
             assert await client.submit(inc, 7, pure=False) == 8
-            if keeper_of(a).core is not None:
+            if state_owner_of(a).core is not None:
                 break
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
         for way in range(3):
             with pytest.raises(TypeError, match="not this one"):
                 await client.submit(inc, 1, key=f"refused-{way}")
@@ -390,11 +390,11 @@ def test_a_view_is_the_task() -> None:
         while a.state.executing_count == 0:
             await asyncio.sleep(0.01)
         state: Any = a.state
-        assert keeper_of(a).core is not None
+        assert state_owner_of(a).core is not None
         view = state.tasks[held.key]
         assert view.dependencies | {1} == {1}
         assert view in state.executing
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
         assert state.tasks[held.key] is view
         await gate.set()
         assert await held == 1
@@ -439,7 +439,7 @@ def test_a_size_that_is_no_integer_is_pythons() -> None:
         await asyncio.wait_for(odd, 60)
         assert a.state.tasks[odd.key].nbytes == 100.5
         assert await asyncio.wait_for(client.submit(inc, 1), 60) == 2
-        assert keeper_of(a).core is None
+        assert state_owner_of(a).core is None
 
     run()
 
@@ -452,7 +452,7 @@ def test_nothing_is_left_behind(eventually: Eventually) -> None:
         del futures, total
         await eventually(lambda: not a.data and not b.data)
         for worker in (a, b):
-            assert keeper_of(worker).core is not None
+            assert state_owner_of(worker).core is not None
             assert len(worker.state.tasks) == 0
             assert not worker.state.tasks
             assert worker.state.nbytes == 0
@@ -478,8 +478,8 @@ PLAIN: dict[str, Any] = {
 def test_a_state_without_references_is_collected() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     lazy_collections.install(state)
-    keeper = Keeper(state, threading.RLock())
-    assert keeper.take_over()
+    state_owner = StateOwner(state, threading.RLock())
+    assert state_owner.import_state()
     fields: dict[str, Any] = {
         "key": "x",
         "run_id": 1,
@@ -495,11 +495,11 @@ def test_a_state_without_references_is_collected() -> None:
     }
     event = ComputeTaskEvent(**fields, **plain, run_spec=None, stimulus_id="s")
     assert state.handle_stimulus(event)
-    # It refers to the keeper, and that to what has it.
+    # It refers to the state_owner, and that to what has it.
     view = state.tasks["x"]
     assert view.state == "executing"
-    gone = weakref.ref(keeper)
-    del state, keeper, view, event
+    gone = weakref.ref(state_owner)
+    del state, state_owner, view, event
     gc.collect()
     assert gone() is None
 
@@ -507,14 +507,14 @@ def test_a_state_without_references_is_collected() -> None:
 def test_numbers_that_rust_cannot_count_are_pythons() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     lazy_collections.install(state)
-    keeper = Keeper(state, threading.RLock())
+    state_owner = StateOwner(state, threading.RLock())
     odds: list[dict[str, Any]] = [
         {"priority": (1 << 60,)},
         {"priority": (float("nan"),)},
         {"run_id": 1 << 70},
     ]
     for number, odd in enumerate(odds):
-        assert keeper.take_over()
+        assert state_owner.import_state()
         fields = {**PLAIN, **odd}
         event = ComputeTaskEvent(
             key=number,
@@ -523,10 +523,10 @@ def test_numbers_that_rust_cannot_count_are_pythons() -> None:
             stimulus_id="s",
         )
         state.handle_stimulus(event)
-        assert keeper.core is None
+        assert state_owner.core is None
         assert state.tasks[number].run_spec is event.run_spec
         state.handle_stimulus(FreeKeysEvent(keys=[number], stimulus_id="f"))
         state.tasks.clear()
         for name in ("executing", "long_running"):
             getattr(state, name).clear()
-        keeper._not_before_s = 0.0
+        state_owner._not_before_s = 0.0

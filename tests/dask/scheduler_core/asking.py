@@ -10,7 +10,7 @@ from typing import Any
 
 from backhaul._native import ResourcePlaces
 from backhaul.dask.resource_pools import scheduler_slots
-from backhaul.dask.resource_pools.request_index import AskedTasks
+from backhaul.dask.resource_pools.request_index import RequestIndex
 from backhaul.dask.resource_pools.requests import ANNOTATION
 
 from .events import Event
@@ -18,7 +18,7 @@ from .upstream import Upstream
 
 __all__ = ["AskingUpstream", "requirements_of"]
 
-_ASKED = AskedTasks(ResourcePlaces())
+_ASKED = RequestIndex(ResourcePlaces())
 
 
 class AskingUpstream(Upstream):

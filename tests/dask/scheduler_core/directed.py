@@ -13,7 +13,7 @@ from typing import Any
 from distributed.scheduler import ClientState
 from distributed.stealing import WorkStealing
 
-from backhaul.dask.scheduler.core import adopt, obstacle, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core import adopt, obstacle, register_stealable, write_into
 from backhaul.errors import EscapeError
 
 from .conversion import Payloads
@@ -270,9 +270,9 @@ def _thieves() -> Iterator[str]:
     pair.apply(CONVERT)
     assert pair.converted is not None
     state = pair.converted.state
-    offer_to_thieves(state)  # There are none: nothing happens.
+    register_stealable(state)  # There are none: nothing happens.
     stealing = state.extensions["stealing"] = WorkStealing(state)
-    offer_to_thieves(state)
+    register_stealable(state)
     known = {one.key for one in stealing.key_stealable}
     if known != {"inc-1"}:
         yield f"stealing knows of {known}"

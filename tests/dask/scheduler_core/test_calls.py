@@ -13,7 +13,7 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test, inc, slowinc
 
 from backhaul.dask.scheduler.core.live_core import LiveCore
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 from tests.dask.scheduler_core.test_streams import cluster
 
 #: By engine, whether it is on; a look for what could be stolen, on a busy machine, is an escape
@@ -105,7 +105,7 @@ async def test_a_read_finds_tasks_and_the_job_goes_on(engine: bool) -> None:
         core.escape("to see all")
         same: Any = s.tasks[first[7].key]
         assert found[0] is same
-        assert {type(ts.run_spec) for ts in s.tasks.values()} == {KeptSpec}
+        assert {type(ts.run_spec) for ts in s.tasks.values()} == {PickledTask}
         assert [ts.group_key for ts in found] == ["first", "second"]
         assert [ts.priority[2] for ts in found] == [7, 7]
         assert [dts.key for dts in found[1].dependencies] == [first[7].key]

@@ -14,7 +14,7 @@ from distributed.protocol.serialize import ToPickle
 from distributed.utils_test import gen_cluster
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler.core import adopt, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core import adopt, register_stealable, write_into
 
 NODES = {
     "one-1": Task("one-1", operator.add, 0, 1),
@@ -95,7 +95,7 @@ async def test_a_cluster_goes_on_from_a_core_and_back(
         assert sorted(sent) == ["one-1", "two-1"], turn
         write_into(core, s, Pickled(), wall_offset_s=offset_s)
         s.validate_state()
-        offer_to_thieves(s)
+        register_stealable(s)
         # From here on all is upstream's: what the workers answer, and who gets what depends on it.
         futures: dict[str, Any] = {key: Future(key, c) for key in NODES}
         assert await futures["sum-1"] == 3

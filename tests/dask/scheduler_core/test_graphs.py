@@ -13,7 +13,7 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 from tests.dask.scheduler_core.test_calls import BOTH, SETTINGS, all_gone, graphs_of
 from tests.dask.scheduler_core.test_streams import add, cluster
 
@@ -98,9 +98,9 @@ async def test_nodes_of_every_kind_are_run_and_found(engine: bool) -> None:
         specs: dict[Any, Any] = {ts.key: ts.run_spec for ts in s.tasks.values()}
         assert {key: type(spec) for key, spec in specs.items()} == {
             "data-1": DataNode,
-            "slow-1": KeptSpec,
+            "slow-1": PickledTask,
             "alias-1": Alias,
-            "closure-1": KeptSpec,
+            "closure-1": PickledTask,
         }
         for key, spec in specs.items():
             assert spec.dependencies == dsk[key].dependencies
@@ -134,4 +134,4 @@ async def test_groups_that_dask_has_to_name_stay_in_the_core(engine: bool) -> No
         assert await future == 4
         assert not core.escapes
         # As tasks, which are pickles still
-        assert {type(spec) for spec, _ in core.specs.values()} <= {KeptSpec}
+        assert {type(spec) for spec, _ in core.specs.values()} <= {PickledTask}

@@ -37,7 +37,7 @@ from backhaul.dask.scheduler.core import adoption_pause, live_core
 from backhaul.dask.scheduler.core.eligibility import refusal
 from backhaul.dask.scheduler.core.live_core import LiveCore
 from backhaul.dask.scheduler.core.task_views import Tasks
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 from tests.dask.conftest import Eventually
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
@@ -328,7 +328,7 @@ async def test_a_task_that_came_as_a_pickle_stays_one() -> None:
         future = c.submit(inc, 1)
         assert await future == 2
         assert core.is_active
-        assert type(s.tasks[future.key].run_spec) is KeptSpec
+        assert type(s.tasks[future.key].run_spec) is PickledTask
 
 
 @gen_test()

@@ -31,7 +31,7 @@ from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 from backhaul.dask.resource_pools.worker_state import give_slots
 from backhaul.dask.worker import lazy_collections
 from backhaul.dask.worker.core.dask_instructions import made
-from backhaul.dask.worker.core.ownership import Keeper
+from backhaul.dask.worker.core.ownership import StateOwner
 
 from .attributes import LOGS, difference, dump
 from .stream import ADDRESS, Event, Refused, WholeTask
@@ -176,7 +176,7 @@ class Pair:
         #: Whether both have refused an event
         self._is_over = False
         lazy_collections.install(self.ours)
-        self._keeper = Keeper(self.ours, threading.RLock(), rests=False)
+        self._state_owner = StateOwner(self.ours, threading.RLock(), rests=False)
 
     @staticmethod
     def _state(seed: int, slotted: bool) -> WorkerState:
@@ -199,9 +199,9 @@ class Pair:
 
     def apply(self, batch: list[Event]) -> tuple[str | None, list[Any] | None]:
         self._clock.now_s += 0.25
-        had_it = self._keeper.core is not None
+        had_it = self._state_owner.core is not None
         with self._patches.installed():
-            if self._keeper.take_over() and not had_it:
+            if self._state_owner.import_state() and not had_it:
                 self.taken_over += 1
         if batch[0].kind is WholeTask:
             theirs, ours = self._whole(batch[0])
@@ -238,11 +238,11 @@ class Pair:
         )
         with self._patches.installed():
             try:
-                answer = self._keeper.live_through(message, ended)
+                answer = self._state_owner.apply_completed_task(message, ended)
             except Exception as error:
                 return theirs, error
             if answer is None:
-                self._keeper.give_back()
+                self._state_owner.export_state()
                 return theirs, _one_by_one(self.ours, compute, done)
             lived, told = answer
             ours = made(self.ours, told)
@@ -287,7 +287,7 @@ class Pair:
         if self._is_over:
             return None
         with self._patches.installed():
-            self._keeper.give_back()
+            self._state_owner.export_state()
         for name in LOGS:
             found = found or self._new_entries(name)
         return found or self.compare_state()

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from backhaul.dask.client.state_event import StateEvent
 from backhaul.dask.comm.comm import BackhaulComm
-from backhaul.dask.comm.inbox import Arrivals, Listener
+from backhaul.dask.comm.inbox import Listener, SharedInbox
 from backhaul.dask.compat.names import Client
 
 __all__ = ["Thread", "ThreadReports", "reports_of", "share_reports"]
@@ -52,7 +52,7 @@ class ThreadReports(Listener):
         The client.
     comm : BackhaulComm
         The comm of the stream.
-    arrivals : Arrivals
+    inbox : SharedInbox
         The inbox of the comm.
     handlers : dict of str to callable
         Handlers that a thread may call, by operation: they and the functions that they call are
@@ -68,12 +68,12 @@ class ThreadReports(Listener):
         self,
         client: Client,
         comm: BackhaulComm,
-        arrivals: Arrivals,
+        inbox: SharedInbox,
         handlers: dict[str, Callable[..., Any]],
     ) -> None:
         self._client = client
         self._comm = comm
-        self._arrivals = arrivals
+        self._inbox = inbox
         self._ours = handlers
         self.threads: deque[Thread] = deque()
         #: The thread that reads. It leads only while it is in `threads`, because Ctrl-C may end its
@@ -83,7 +83,7 @@ class ThreadReports(Listener):
         #: Whether the leader handles messages at the moment
         self._is_at_work = False
         self._pid = os.getpid()
-        arrivals.listen(self)
+        inbox.listen(self)
 
     def on_wait(self) -> None:
         """Wake a waiting thread to lead: the event loop is about to wait."""
@@ -93,9 +93,9 @@ class ThreadReports(Listener):
         """Tell whether messages may still arrive in this process."""
         return self._pid == os.getpid() and not self._comm.closed()
 
-    def lead(self, thread: Thread) -> bool:
+    def become_reader(self, thread: Thread) -> bool:
         """Make a waiting thread the leader, if there is none; tell whether it is."""
-        with self._arrivals.lock:
+        with self._inbox.lock:
             if self._is_led():
                 return False
             self._leader = thread
@@ -113,7 +113,7 @@ class ThreadReports(Listener):
             self._handle_arrived()
         return True
 
-    def follow(self, thread: Thread, *, pass_on: bool) -> None:
+    def stop_reading(self, thread: Thread, *, pass_on: bool) -> None:
         """End the lead of a thread: another thread, or the event loop, reads from now on.
 
         Parameters
@@ -124,20 +124,20 @@ class ThreadReports(Listener):
             Whether to wake another thread to lead. False if the event loop has to handle messages
             first; the event loop wakes a thread after that.
         """
-        with self._arrivals.lock:
+        with self._inbox.lock:
             if self._leader is thread:
                 self._leader = None
-        self._arrivals.leave()
+        self._inbox.leave()
         if pass_on:
             self._pass_on(thread)
 
     def may_read(self) -> bool:
         """Tell whether a thread may read, as far as that is known without a lock."""
-        return not self._arrivals.is_handling and self._arrivals.may_look()
+        return not self._inbox.is_handling and self._inbox.may_look()
 
     def rouse(self) -> None:
         """Wake the thread that reads, or is about to read."""
-        self._arrivals.rouse(or_next=True)
+        self._inbox.rouse(or_next=True)
 
     def read(self, thread: Thread, until: float, *, awake: bool = False) -> bool:
         """Handle messages until the wait of a thread ends.
@@ -157,12 +157,12 @@ class ThreadReports(Listener):
             False if the event loop has to handle a message first.
         """
         while not thread.is_over:
-            if not (self._arrivals.is_still() or self._handle_arrived()):
+            if not (self._inbox.is_still() or self._handle_arrived()):
                 return False
             left_s = until - monotonic()
             if thread.is_over or left_s <= 0:
                 break
-            self._arrivals.wait(left_s, awake=awake)
+            self._inbox.wait(left_s, awake=awake)
             awake = False
         return True
 
@@ -175,21 +175,21 @@ class ThreadReports(Listener):
             self._is_at_work = False
 
     def _handle_what_may_be(self) -> bool:
-        arrivals = self._arrivals
-        with arrivals.lock:
-            arrivals.receive()
-            if arrivals.is_handling:
+        inbox = self._inbox
+        with inbox.lock:
+            inbox.receive()
+            if inbox.is_handling:
                 # The event loop is at work, and receives more messages when it is done.
                 return False
-            while (batch := arrivals.first()) is not None:
+            while (batch := inbox.first()) is not None:
                 if not self._handle(batch):
-                    arrivals.call()
+                    inbox.call()
                     return False
-                arrivals.drop_first()
-                arrivals.receive()
-            if arrivals.may_look():
+                inbox.drop_first()
+                inbox.receive()
+            if inbox.may_look():
                 return True
-            arrivals.call()
+            inbox.call()
             return False
 
     def _handle(self, batch: Any) -> bool:
@@ -204,7 +204,7 @@ class ThreadReports(Listener):
         finally:
             # Also after Ctrl-C, so that at most the interrupted message is handled twice.
             if handled < len(messages):
-                self._arrivals.replace_first(tuple(messages[handled:]))
+                self._inbox.replace_first(tuple(messages[handled:]))
         return handled == len(messages)
 
     def _handle_one(self, message: Any) -> bool:

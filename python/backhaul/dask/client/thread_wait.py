@@ -175,7 +175,7 @@ class _Waiting:
         """Block until a time or a wake-up; read messages meanwhile if no other thread does."""
         try:
             reports.threads.append(self)
-            if reports.lead(self):
+            if reports.become_reader(self):
                 may_read = True
                 try:
                     self._reports = reports
@@ -183,7 +183,7 @@ class _Waiting:
                     may_read = reports.read(self, until, awake=awake)
                 finally:
                     self._reports = None
-                    reports.follow(self, pass_on=may_read)
+                    reports.stop_reading(self, pass_on=may_read)
                 if may_read or reports.may_read():
                     return
             elif reports.look_for_leader():

@@ -1,7 +1,7 @@
 """The comm of ``backhaul://`` and the streams over it.
 
 Entry points: Dask finds `backend.BackhaulBackend` by an entry point; `comm.BackhaulComm` is one
-connection; `inbox.Arrivals` has the messages that have arrived; `batched_stream` and
+connection; `inbox.SharedInbox` has the messages that have arrived; `batched_stream` and
 `threaded_stream` take the place of Dask's `BatchedSend`; `native_context` has the context and the
 arena of the process; `capabilities` says which messages a peer understands.
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from backhaul.dask.compat.names import TaskFinishedMsg
 
-__all__ = ["TOLD", "ToldStimulus", "told"]
+__all__ = ["ALREADY_SENT", "SentStimulusId", "told"]
 
 #: Stands for a message that has been sent
-TOLD: Final[dict[str, Any]] = {"op": "backhaul-told"}
+ALREADY_SENT: Final[dict[str, Any]] = {"op": "backhaul-told"}
 
 
-class ToldStimulus(str):
+class SentStimulusId(str):
     """A stimulus id that the scheduler already has, with the end of one task.
 
     Attributes
@@ -35,7 +35,7 @@ class _ToldTaskFinishedMsg(TaskFinishedMsg):
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return TOLD
+        return ALREADY_SENT
 
 
 def told(message: TaskFinishedMsg) -> TaskFinishedMsg:

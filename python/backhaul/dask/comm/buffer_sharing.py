@@ -8,7 +8,7 @@ where all of these hold:
    can; TCP and UCX copy: `arena_for_lane`.
 2. *Writes to it are rare*, since each page that is written to costs a copy. That holds for results
    of tasks, which travel in the answer of ``Worker.get_data`` alone. That answer is known by its
-   shape: `holds_results`. ``arena.share-results`` switches it off.
+   shape: `is_get_data_reply`. ``arena.share-results`` switches it off.
 3. *It lies in the arena.* Large buffers of such a message that lie elsewhere are copied there:
    `move_to_arena`.
 """
@@ -24,7 +24,7 @@ from backhaul.dask.compat.names import ensure_memoryview
 from backhaul.dask.config.settings import Settings
 from backhaul.dask.serialize import codec
 
-__all__ = ["arena_for_lane", "holds_results", "in_order", "move_to_arena", "nbytes_of"]
+__all__ = ["arena_for_lane", "in_order", "is_get_data_reply", "move_to_arena", "nbytes_of"]
 
 #: Lanes whose ends can map the same memory
 _LANES_THAT_LEND: Final = frozenset({"inproc", "shm"})
@@ -47,7 +47,7 @@ def arena_for_lane(lane: str, settings: Settings) -> Arena | None:
     return shared_arena(settings) if lane in _LANES_THAT_LEND else None
 
 
-def holds_results(msg: object) -> bool:
+def is_get_data_reply(msg: object) -> bool:
     """Tell whether a message is the answer to a request for results of tasks."""
     return type(msg) is dict and msg.keys() == _RESULTS_KEYS
 

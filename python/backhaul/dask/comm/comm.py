@@ -27,8 +27,8 @@ from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOu
 from backhaul.dask.comm import device_frames
 from backhaul.dask.comm.buffer_sharing import (
     arena_for_lane,
-    holds_results,
     in_order,
+    is_get_data_reply,
     move_to_arena,
 )
 from backhaul.dask.comm.offloading import offload_measured
@@ -440,8 +440,8 @@ class BackhaulComm(ReadingComm):
             unfinished.popleft().result()
 
     def _may_lend(self, msg: object) -> bool:
-        """Tell whether buffers of a message may be lent, see `buffer_sharing.holds_results`."""
-        return self._share_results and holds_results(msg)
+        """Tell whether buffers of a message may be lent, see `buffer_sharing.is_get_data_reply`."""
+        return self._share_results and is_get_data_reply(msg)
 
     async def _send(self, buffers: list[Any], shared: bool) -> None:
         unfinished = self._unfinished

@@ -5,10 +5,10 @@ of them would be woken by the event loop, after it has handled all. Here the thr
 event loop's place (`backhaul._native.Lookout`), and sees messages first. The event loop gets all of
 them all the same, in the order in which they came: at once, or, if the thread has done what they
 are about, within a time. Or a thread takes the event loop's part for a while, and handles messages
-in its place, in their order: `Arrivals.first` and what follows it.
+in its place, in their order: `SharedInbox.first` and what follows it.
 
 A thread may act on a message only if the event loop has handled everything before it, or the thread
-knows that this does not matter: `Arrivals.is_handling` and `Arrivals.unhandled` say what there is.
+knows that this does not matter: `SharedInbox.is_handling` and `SharedInbox.unhandled` tell.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
     "BATCHES",
     "NONE",
     "PARTS",
-    "Arrivals",
     "Listener",
     "Quota",
     "Share",
+    "SharedInbox",
     "messages_of",
 ]
 
@@ -100,7 +100,7 @@ class Listener:
         return ALL_QUOTA
 
 
-class Arrivals:
+class SharedInbox:
     """Messages that have arrived on one endpoint.
 
     Made on the event loop that reads them.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask.comm import device_frames
 from backhaul.dask.comm.buffer_sharing import nbytes_of
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import SharedInbox
 from backhaul.dask.comm.offloading import offload_measured
 from backhaul.dask.compat.names import Comm, CommClosedError, comm_utils, offload
 from backhaul.dask.config.settings import Settings
@@ -64,7 +64,7 @@ class ReadingComm(Comm):
         #: A message that it received and left for the next read.
         self._kept: list[memoryview] | None = None
         #: The inbox, once threads may read messages
-        self._arrivals: Arrivals | None = None
+        self._inbox: SharedInbox | None = None
         #: Messages that receives of this comm got.
         self._received = 0
         #: Streams that get messages first, and are notified when all messages here are handled.
@@ -101,10 +101,10 @@ class ReadingComm(Comm):
         if self._closed:
             self._refuse()
         frames: list[Any]
-        if self._arrivals is None:
+        if self._inbox is None:
             frames = await self._next_frames()
         else:
-            messages, kept = await self._next_shared(self._arrivals, 1)
+            messages, kept = await self._next_shared(self._inbox, 1)
             if kept is None:
                 return messages[0]
             frames = kept
@@ -130,10 +130,10 @@ class ReadingComm(Comm):
         list of object
             The messages, oldest first.
         """
-        if self._arrivals is not None:
+        if self._inbox is not None:
             if self._closed:
                 self._refuse()
-            messages, kept = await self._next_shared(self._arrivals)
+            messages, kept = await self._next_shared(self._inbox)
             return messages if kept is None else [await self._whole(kept)]
         messages = [await self.read()]
         arrived_bytes = 0
@@ -164,16 +164,16 @@ class ReadingComm(Comm):
 
     def readable(self) -> bool:
         """Tell whether the next read would return immediately, as far as that is known."""
-        if self._arrivals is not None:
-            return self._arrivals.readable()
+        if self._inbox is not None:
+            return self._inbox.readable()
         return self._kept is not None or self._posted is None or self._posted.done()
 
     @property
-    def arrivals(self) -> Arrivals | None:
+    def inbox(self) -> SharedInbox | None:
         """Return the inbox, if threads read messages; else None."""
-        return self._arrivals
+        return self._inbox
 
-    def share(self, handle: Callable[[Any], None] | None = None) -> Arrivals:
+    def share(self, handle: Callable[[Any], None] | None = None) -> SharedInbox:
         """Let threads read messages, too; called by the event loop that reads.
 
         Parameters
@@ -181,9 +181,9 @@ class ReadingComm(Comm):
         handle : callable, optional
             Handles a message in the event loop, immediately.
         """
-        if self._arrivals is None:
+        if self._inbox is None:
             posted, self._posted = self._posted, None
-            self._arrivals = Arrivals(
+            self._inbox = SharedInbox(
                 self._endpoint,
                 deserialize=self.deserialize,
                 posted=posted,
@@ -191,7 +191,7 @@ class ReadingComm(Comm):
                 handle=handle,
             )
             self._kept = None
-        return self._arrivals
+        return self._inbox
 
     def tap(self, streams: SchedulerStreams, peer: int) -> None:
         """Let streams that are handled elsewhere have messages first, from when all are handled.
@@ -237,8 +237,8 @@ class ReadingComm(Comm):
     def _let_go(self) -> None:
         """Forget what has arrived."""
         self._posted = self._kept = None
-        if self._arrivals is not None:
-            self._arrivals.close()
+        if self._inbox is not None:
+            self._inbox.close()
 
     async def _next_frames(self) -> list[memoryview]:
         """Wait for the frames of the next message; ends or aborts the comm as `read` does."""
@@ -262,11 +262,11 @@ class ReadingComm(Comm):
             del request
 
     async def _next_shared(
-        self, arrivals: Arrivals, most: int | None = None
+        self, inbox: SharedInbox, most: int | None = None
     ) -> tuple[list[Any], list[memoryview] | None]:
         """As `_next_frames`, where threads may look."""
         try:
-            return await arrivals.take(most)
+            return await inbox.take(most)
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:

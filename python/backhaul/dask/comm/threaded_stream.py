@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from backhaul._locks import RLock, is_owned
 from backhaul.dask.comm import batched_stream
-from backhaul.dask.comm.already_sent import TOLD
+from backhaul.dask.comm.already_sent import ALREADY_SENT
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.instance_patches import SHARED_STREAM, STREAM_CLASS
@@ -209,14 +209,14 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     def send(self, *msgs: Any) -> None:
         """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
-        if len(msgs) == 1 and msgs[0] is TOLD:
+        if len(msgs) == 1 and msgs[0] is ALREADY_SENT:
             return
         if not self.lock.acquire(blocking=False):
             # The owner may wait for the lock of the state, which this thread may have.
             if self._comm.closed():
                 raise CommClosedError(f"Comm {self._comm!r} already closed.")
             self._posted.append((msgs, False))
-            self._leave_to_loop(self.see_to_it)
+            self._leave_to_loop(self.resume_on_loop)
             self._send_posted()
             return
         try:
@@ -278,7 +278,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             due_at = self._left_at + self._batch_pause_s
             if due_at > now:
                 # If no message comes that is due.
-                self._leave_to_loop(self.see_to_it)
+                self._leave_to_loop(self.resume_on_loop)
             self._batch_due_at = due_at
         if now >= due_at:
             self._send_in(me)
@@ -301,12 +301,12 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self.batch_count += 1
             self._log(payload, message_bytes)
             if self._comm.congested():
-                self._leave_to_loop(self.see_to_it)
+                self._leave_to_loop(self.resume_on_loop)
         except Exception:
-            self._leave_to_loop(self.see_to_it)
+            self._leave_to_loop(self.resume_on_loop)
         except BaseException:
             # Ctrl-C: what has not left goes soon.
-            self._leave_to_loop(self.see_to_it)
+            self._leave_to_loop(self.resume_on_loop)
             raise
         finally:
             self._sender = 0
@@ -316,7 +316,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         with contextlib.suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(what)
 
-    def see_to_it(self) -> None:
+    def resume_on_loop(self) -> None:
         """Do what a thread has left to the event loop, which calls this."""
         try:
             with self.lock:

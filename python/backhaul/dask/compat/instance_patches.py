@@ -121,7 +121,7 @@ SUBMISSIONS: Final = InstancePatch(
 )
 
 
-#: Wishes for tasks that have ended: `backhaul.dask.scheduler.fire_and_forget` drops those of its
+#: Interests in tasks that have ended: `backhaul.dask.scheduler.fire_and_forget` drops those of its
 #: client
 DESIRED_KEYS: Final = InstancePatch(
     shown="Scheduler",

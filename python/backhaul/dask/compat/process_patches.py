@@ -78,7 +78,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         switch="hot-path.runs",
         functions=(
-            Function("Worker.handle_stimulus", "worker.local_queue.settling_handle_stimulus"),
+            Function("Worker.handle_stimulus", "worker.local_queue.flushing_handle_stimulus"),
         ),
         read=(
             "Worker.handle_stimulus",
@@ -97,7 +97,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         switch="hot-path.worker-threads",
         functions=(
-            Function("Worker.data", "worker.get_data.heard_data"),
+            Function("Worker.data", "worker.get_data.synced_data"),
             Function(
                 "distributed.worker._worker_cvar", "worker.early_execution.catching_up_variable"
             ),

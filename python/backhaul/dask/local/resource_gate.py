@@ -22,7 +22,7 @@ from backhaul.dask.resource_pools.declarations import Declared, checked, groups_
 from backhaul.dask.resource_pools.leases import Lease, current_lease, lay_down, take_up
 from backhaul.dask.resource_pools.machine_pools import coupled_here, resolved
 from backhaul.dask.resource_pools.requests import CPU, Needs, anyone_asks, needs_of
-from backhaul.dask.resource_pools.starvation import Turns
+from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.errors import ConfigError
 
 __all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
@@ -235,7 +235,7 @@ class Gate(Executor):
         self._in_threads = in_threads
         self._lock = RLock()
         self._queues: dict[Needs, _Queue] = {}
-        self._turns: Turns[_Queue] = Turns(
+        self._starvation: StarvationGuard[_Queue] = StarvationGuard(
             names_of=lambda queue: queue.contended,
             keep=lambda queue: self._pools.keep_for(queue.request, list(queue.contended)),
             keep_no_longer=self._pools.keep_no_longer,
@@ -311,7 +311,7 @@ class Gate(Executor):
         """Take out all that may hold what it asks for, the newest first; called under the lock."""
         started: list[tuple[_Waiting, Lease]] = []
         while True:
-            kept = self._turns.kept
+            kept = self._starvation.kept
             first: _Queue | None = None
             for queue in self._queues.values():
                 if queue.is_blocked or not queue.heap:
@@ -338,11 +338,11 @@ class Gate(Executor):
             queue.is_blocked = True
             if self._contends:
                 # Later requests overtake it: the newest come first here.
-                self._turns.refused(queue, 0)
+                self._starvation.refused(queue, 0)
             return None
         if self._contends:
-            is_kept = queue is self._turns.kept
-            self._turns.granted(queue, 1)
+            is_kept = queue is self._starvation.kept
+            self._starvation.granted(queue, 1)
             if is_kept:
                 # Units that were reserved and not taken are for all again.
                 self._unblock()

@@ -199,7 +199,7 @@ class Page:
         if (edges, cells) == (self._edges, self._cells):
             return
         if edges != self._edges:
-            self._lay_out(matrix)
+            self._stage_ready_tasks(matrix)
         self._edges, self._cells = edges, cells
         self._sums.text = sums(matrix, with_letters=self._is_short)
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
@@ -271,7 +271,7 @@ class Page:
         plot.add_layout(bar, "right")
         return plot
 
-    def _lay_out(self, matrix: Matrix) -> None:
+    def _stage_ready_tasks(self, matrix: Matrix) -> None:
         """Fit the figure to the number of workers."""
         number = max(1, len(matrix.labels))
         cell_px = min(_CELL_MAX_PX, max(_CELL_MIN_PX, _SIDE_PX // number))

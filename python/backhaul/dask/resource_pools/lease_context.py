@@ -11,7 +11,7 @@ from distributed import Worker
 from backhaul.dask.resource_pools.leases import Lease, current_lease
 from backhaul.dask.resource_pools.overflow_pool import BESIDE
 
-__all__ = ["holding", "holding_execute", "holding_nothing", "send_beside"]
+__all__ = ["holding", "holding_execute", "holding_nothing", "send_to_overflow_pool"]
 
 _DEFAULT = "default"
 
@@ -52,7 +52,7 @@ def holding_nothing() -> Iterator[None]:
         current_lease.reset(token)
 
 
-def send_beside(worker: Worker, key: Any, executor_name: str) -> None:
+def send_to_overflow_pool(worker: Worker, key: Any, executor_name: str) -> None:
     """Make `Worker.execute` run a task in the pool that `holding` returned."""
     task_state = worker.state.tasks[key]
     if executor_name == BESIDE:
@@ -71,7 +71,7 @@ def holding_execute(
         if lease is None:
             return await original(key, stimulus_id=stimulus_id)
         with holding(worker, key, lease) as executor_name:
-            send_beside(worker, key, executor_name)
+            send_to_overflow_pool(worker, key, executor_name)
             return await original(key, stimulus_id=stimulus_id)
 
     return execute

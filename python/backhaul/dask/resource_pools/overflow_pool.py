@@ -12,7 +12,7 @@ from typing import Any
 from backhaul.dask.compat.names import ThreadPoolExecutor, pool_thread_state, threads_lock
 from backhaul.dask.resource_pools.rejoin import RejoinLock
 
-__all__ = ["BESIDE", "BesideThreadPoolExecutor"]
+__all__ = ["BESIDE", "OverflowThreadPoolExecutor"]
 
 #: Name of the executor among those of a worker
 BESIDE = "backhaul-beside"
@@ -23,7 +23,7 @@ _SPARE = 8
 _PATIENCE_S = 0.05
 
 
-class BesideThreadPoolExecutor(ThreadPoolExecutor):
+class OverflowThreadPoolExecutor(ThreadPoolExecutor):
     """A pool with a thread for each task in it, and few more.
 
     Notes
@@ -77,7 +77,7 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
 class _Leave:
     """Ends the thread that takes it from the queue."""
 
-    def __init__(self, executor: BesideThreadPoolExecutor) -> None:
+    def __init__(self, executor: OverflowThreadPoolExecutor) -> None:
         self._executor = executor
 
     def run(self) -> None:

@@ -17,16 +17,16 @@ from backhaul.dask.resource_pools.requests import (
     apart_from_threads,
     needs_of,
 )
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 
-__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted", "forget_refused"]
+__all__ = ["BESIDE_TASKS", "RequestClass", "RequestIndex", "ResourceSpec", "forget_refused"]
 
 #: Additional request of each task that takes no thread; each worker has so many of it
 BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestClass:
     """One distinct request.
 
     Parameters
@@ -46,7 +46,7 @@ class Asked:
         return self.needs.cpu < 1
 
 
-class Wanted(NamedTuple):
+class ResourceSpec(NamedTuple):
     """Request of a new task, as it is put where its scheduler and its worker look."""
 
     #: Amounts by name; what Dask calls its resource restrictions
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
     asks: bool
 
 
-class AskedTasks:
+class RequestIndex:
     """The distinct requests of a scheduler's tasks.
 
     Parameters
@@ -68,7 +68,7 @@ class AskedTasks:
 
     def __init__(self, places: ResourcePlaces) -> None:
         self._places = places
-        self._asked: dict[Any, Asked] = {}
+        self._asked: dict[Any, RequestClass] = {}
         self._names: dict[int, frozenset[str]] = {}
         self._said: dict[Any, Needs] = {}
 
@@ -107,7 +107,7 @@ class AskedTasks:
         found: Needs | None,
         *,
         declares_cpu: bool,
-    ) -> Wanted | None:
+    ) -> ResourceSpec | None:
         """Say what a task asks for; None if it is for Dask alone to heed.
 
         Parameters
@@ -144,9 +144,9 @@ class AskedTasks:
         carried = None
         if needs.cpu != 1 or needs.affinity:
             carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
-        return Wanted(restrictions, carried, bool(restrictions) or needs.cpu != 1)
+        return ResourceSpec(restrictions, carried, bool(restrictions) or needs.cpu != 1)
 
-    def by(self, ts: TaskState) -> Asked | None:
+    def by(self, ts: TaskState) -> RequestClass | None:
         """Say what a task asks for; None for one thread and nothing else."""
         restrictions, annotations = ts.resource_restrictions, ts.annotations
         carried = annotations.get(ANNOTATION) if annotations else None
@@ -154,7 +154,7 @@ class AskedTasks:
             return None
         return self.of((restrictions or {}).items(), carried["CPU"] if carried else 1.0)
 
-    def of(self, restrictions: Iterable[tuple[str, float]], cpu: float) -> Asked:
+    def of(self, restrictions: Iterable[tuple[str, float]], cpu: float) -> RequestClass:
         """Give the request of amounts and threads."""
         found = (tuple(restrictions), cpu)
         asked = self._asked.get(found)
@@ -168,7 +168,7 @@ class AskedTasks:
                 request = {**request, **BESIDE_TASKS}
             signature = self._places.signature(ResourceRequest(request))
             self._names[signature] = frozenset(amounts if cpu <= 1 else {**amounts, CPU: cpu})
-            asked = self._asked[found] = Asked(Needs({**amounts, CPU: cpu}), signature)
+            asked = self._asked[found] = RequestClass(Needs({**amounts, CPU: cpu}), signature)
         return asked
 
     def asks_for_threads(self, ts: TaskState) -> bool:
@@ -184,7 +184,7 @@ class AskedTasks:
     def read_again(self, ts: TaskState) -> None:
         """Read a task again that asks for threads so, now that a worker has that as a resource."""
         annotations = ts.annotations or {}
-        looks = anyone_asks() and type(ts.run_spec) is not KeptSpec
+        looks = anyone_asks() and type(ts.run_spec) is not PickledTask
         ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
         ts.resource_restrictions = dict(annotations["resources"])
         self.note(ts, needs_of(ts.run_spec) if looks else None, declares_cpu=True)

@@ -23,12 +23,17 @@ from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.resource_patches import SCHEDULER_SLOTS
 from backhaul.dask.config.settings import resource_limits
-from backhaul.dask.resource_pools.request_index import Asked, AskedTasks, Wanted, forget_refused
+from backhaul.dask.resource_pools.request_index import (
+    RequestClass,
+    RequestIndex,
+    ResourceSpec,
+    forget_refused,
+)
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
-from backhaul.dask.resource_pools.starvation import Turns
+from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.dask.resource_pools.waiting_queue import WaitingLine, named_workers, place_of
 from backhaul.dask.resource_pools.worker_inventory import place_worker
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 
@@ -82,11 +87,11 @@ class SchedulerSlots:
         self.scheduler: Any = scheduler
         self.beside_max = beside_max
         self.places = ResourcePlaces()
-        self.asked = AskedTasks(self.places)
+        self.asked = RequestIndex(self.places)
         #: Whether a task has asked for a resource yet
         self.is_active = False
         #: Tasks that were sent to a worker: their request, and the number of the worker
-        self.booked: dict[TaskState, tuple[Asked, int]] = {}
+        self.booked: dict[TaskState, tuple[RequestClass, int]] = {}
         #: Tasks that there is no room for, by request and restrictions
         self.waiting: dict[Any, WaitingLine] = {}
         self._numbers: dict[WorkerState, int] = {}
@@ -95,7 +100,7 @@ class SchedulerSlots:
         #: Tasks that take less than a thread, by worker
         self._beside: dict[WorkerState, int] = {}
         self._warned: set[int] = set()
-        self._turns: Turns[int] = Turns(
+        self._starvation: StarvationGuard[int] = StarvationGuard(
             names_of=self.asked.names_of, keep=self._keep_worker, keep_no_longer=self._keep_none
         )
         #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
@@ -151,7 +156,7 @@ class SchedulerSlots:
         try:
             for ts in tasks:
                 # Its client has looked into one that is kept: it asks for nothing.
-                is_looked_at = looks and type(ts.run_spec) is not KeptSpec
+                is_looked_at = looks and type(ts.run_spec) is not PickledTask
                 found = needs_of(ts.run_spec) if is_looked_at else None
                 if found is not None or ts.resource_restrictions:
                     self._note(ts, found)
@@ -162,8 +167,8 @@ class SchedulerSlots:
 
     def wanted(
         self, annotations: Mapping[str, Any], amounts: Mapping[str, float], found: Needs | None
-    ) -> Wanted | None:
-        """Say what a task asks for that `backhaul.dask.scheduler.core` takes; as `AskedTasks`."""
+    ) -> ResourceSpec | None:
+        """Say what a task asks for that `backhaul.dask.scheduler.core` takes; as `RequestIndex`."""
         return self.asked.wanted(annotations, amounts, found, declares_cpu=self.declares_cpu)
 
     @property
@@ -234,7 +239,7 @@ class SchedulerSlots:
         number = self._number(ws)
         self.places.book(asked.signature, number)
         self.booked[ts] = asked, number
-        self._turns.granted(asked.signature, ts.priority)
+        self._starvation.granted(asked.signature, ts.priority)
         if asked.is_beside and ts not in ws.long_running:
             self._beside[ws] = self._beside.get(ws, 0) + 1
             ws.add_to_long_running(ts)
@@ -319,7 +324,7 @@ class SchedulerSlots:
         """
         return self.scheduler.no_workers_timeout is None
 
-    def _candidates(self, ts: TaskState, asked: Asked) -> Iterable[WorkerState]:
+    def _candidates(self, ts: TaskState, asked: RequestClass) -> Iterable[WorkerState]:
         """List the workers that hold inputs, and the least loaded one."""
         running = self.scheduler.running
         found = dict.fromkeys(
@@ -342,7 +347,7 @@ class SchedulerSlots:
 
     def _is_kept_from(self, signature: int, ws: WorkerState) -> bool:
         """Tell whether a worker takes no such task now, for a request that waited for long."""
-        kept = self._turns.kept
+        kept = self._starvation.kept
         if kept is None or ws is not self._kept_worker or kept == signature:
             return False
         return not self.asked.names_of(kept).isdisjoint(self.asked.names_of(signature))
@@ -356,7 +361,7 @@ class SchedulerSlots:
         self._kept_worker = None
 
     def _cheapest(
-        self, ts: TaskState, asked: Asked, candidates: Iterable[WorkerState]
+        self, ts: TaskState, asked: RequestClass, candidates: Iterable[WorkerState]
     ) -> WorkerState | None:
         """Choose, of those with room, the one where the task can begin first."""
         best: tuple[float, float, WorkerState] | None = None
@@ -376,7 +381,7 @@ class SchedulerSlots:
                 best = begins_s, load, ws
         return None if best is None else best[2]
 
-    def _keep(self, ts: TaskState, asked: Asked) -> None:
+    def _keep(self, ts: TaskState, asked: RequestClass) -> None:
         """Keep a task that no worker has room for, or ever will."""
         reason = self.places.unmeetable(asked.signature)
         if reason is not None:
@@ -384,13 +389,13 @@ class SchedulerSlots:
         line = self._line(ts, asked)
         line.add(ts)
         if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
-            self._turns.refused(asked.signature, line.peek().priority)
+            self._starvation.refused(asked.signature, line.peek().priority)
 
-    def _line(self, ts: TaskState, asked: Asked) -> WaitingLine:
+    def _line(self, ts: TaskState, asked: RequestClass) -> WaitingLine:
         """Find the line of tasks that ask for the same and may run on the same workers."""
         return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
 
-    def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
+    def warn_unmet(self, key: Any, asked: RequestClass, reason: str) -> None:
         """Say that no worker can meet what a task asks for; once for each request."""
         if asked.signature in self._warned:
             return
@@ -417,7 +422,7 @@ class SchedulerSlots:
             waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
             again = {ts.key: "processing" for ts in waiting}
             self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
-        kept = self._turns.kept
+        kept = self._starvation.kept
         if kept is not None and self._kept_worker not in self.scheduler.running:
             self._keep_worker(kept)
         heads: list[Any] = []
@@ -444,14 +449,14 @@ class SchedulerSlots:
         while heap:
             ts = heap.peek()
             if ts.state == "no-worker":
-                is_kept = place[0] == self._turns.kept
+                is_kept = place[0] == self._starvation.kept
                 heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
                 return
             # It was sent, just now or when a worker joined, or no client wants it any more.
             heap.discard(ts)
         del self.waiting[place]
         if not any(place[1]):
-            self._turns.left(place[0])
+            self._starvation.left(place[0])
 
     def _may_go(self, ts: TaskState, signature: int) -> bool:
         """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
@@ -525,7 +530,7 @@ class SchedulerSlots:
     def leave(self) -> None:
         """Forget tasks that have ended: from now on a core decides."""
         self.waiting.clear()
-        self._turns.clear()
+        self._starvation.clear()
         self._kept_worker = None
 
     def take_over(self, said: Mapping[str, Any], task_of: Callable[[str], TaskState]) -> None:
@@ -555,8 +560,8 @@ class SchedulerSlots:
                 self._line(ts, asked).add(ts)
         for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
             signature = self.asked.of(amounts, threads).signature
-            self._turns.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
-        if self._turns.kept is not None:
+            self._starvation.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
+        if self._starvation.kept is not None:
             self._kept_worker = scheduler.workers.get(said["kept_worker"])
         self._reads_again = self.declares_cpu
         if self.waiting:

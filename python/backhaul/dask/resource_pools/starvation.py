@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["PASSES_MAX", "Turns"]
+__all__ = ["PASSES_MAX", "StarvationGuard"]
 
 #: Leases that may go past a request before what it needs is kept for it
 PASSES_MAX: Final = 16
@@ -20,7 +20,7 @@ PASSES_MAX: Final = 16
 _K = TypeVar("_K")
 
 
-class Turns(Generic[_K]):
+class StarvationGuard(Generic[_K]):
     """The requests that wait, and who went past them.
 
     Parameters

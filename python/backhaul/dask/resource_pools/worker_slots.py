@@ -23,9 +23,9 @@ from backhaul.dask.compat.names import HeapSet
 from backhaul.dask.resource_pools.declarations import Declared, checked, groups_of, totals
 from backhaul.dask.resource_pools.leases import Lease
 from backhaul.dask.resource_pools.machine_pools import Coupled
-from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
+from backhaul.dask.resource_pools.overflow_pool import OverflowThreadPoolExecutor
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, apart_from_threads
-from backhaul.dask.resource_pools.starvation import Turns
+from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.errors import ConfigError
 
 __all__ = ["WorkerSlots", "by_priority"]
@@ -50,7 +50,7 @@ class WorkerSlots:
         Returns which of the declared units are near to each other.
     beside_max : int
         Most concurrent tasks that take less than a thread.
-    executor : BesideThreadPoolExecutor
+    executor : OverflowThreadPoolExecutor
         Where these run.
     """
 
@@ -60,7 +60,7 @@ class WorkerSlots:
         *,
         couple: Callable[[Declared], Coupled] = lambda _: {},
         beside_max: int,
-        executor: BesideThreadPoolExecutor | None = None,
+        executor: OverflowThreadPoolExecutor | None = None,
     ) -> None:
         self.declared = declared
         self.pools = ResourcePools(apart_from_threads(declared), coupled=couple(declared))
@@ -87,7 +87,7 @@ class WorkerSlots:
         self._executor = executor
         #: Called when ready tasks may start that nothing else will look at
         self.wake: Callable[[], None] = lambda: None
-        self._turns: Turns[Needs] = Turns(
+        self._starvation: StarvationGuard[Needs] = StarvationGuard(
             names_of=lambda needs: needs.resources,
             keep=self._keep,
             keep_no_longer=self.pools.keep_no_longer,
@@ -130,7 +130,7 @@ class WorkerSlots:
             heap.discard(ts)
             if not heap:
                 del self.waiting[needs]
-                wakes = self._turns.left(needs) or wakes
+                wakes = self._starvation.left(needs) or wakes
             if wakes:
                 self.wake()
 
@@ -151,7 +151,7 @@ class WorkerSlots:
         free = state.nthreads - plain_running - self._threads
         if self._returning:
             free -= self._lend_again(free)
-        kept = self._turns.kept
+        kept = self._starvation.kept
         heads = [
             (() if needs == kept else heap.peek().priority, number, needs)
             for number, (needs, heap) in enumerate(self.waiting.items())
@@ -180,7 +180,7 @@ class WorkerSlots:
                 continue
             if not self._lend(ts, needs):
                 continue
-            self._turns.granted(needs, ts.priority)
+            self._starvation.granted(needs, ts.priority)
             free -= needs.cpu
             heap.discard(ts)
             state.ready.discard(ts)
@@ -262,12 +262,12 @@ class WorkerSlots:
                 # for it.
                 del self._returning[key]
                 if needs not in self.waiting:
-                    self._turns.left(needs)
+                    self._starvation.left(needs)
                 tell()
                 continue
             if self._lend(ts, needs, lease):
                 del self._returning[key]
-                self._turns.granted(needs, ts.priority)
+                self._starvation.granted(needs, ts.priority)
                 self._returned.add(key)
                 taken += needs.cpu
                 tell()
@@ -285,7 +285,7 @@ class WorkerSlots:
         else:
             named = apart_from_threads(declared)
             self.pools.declare(named, coupled=self._couple(declared))
-            self._turns.forget_kept()
+            self._starvation.forget_kept()
             self.declared = declared
             self.groups = groups_of(named)
             self._requests.clear()
@@ -305,7 +305,7 @@ class WorkerSlots:
                     inputs.setdefault(name, []).extend((unit, nbytes) for unit in units)
         number = self._take(needs, inputs, again=lease is not None)
         if number is None:
-            self._turns.refused(needs, ts.priority)
+            self._starvation.refused(needs, ts.priority)
             return False
         held = self.pools.held(number)
         if lease is None:
@@ -324,7 +324,7 @@ class WorkerSlots:
         self, needs: Needs, inputs: Mapping[str, list[tuple[int, float]]], *, again: bool = False
     ) -> int | None:
         request = self._request(needs)
-        if again and self._turns.kept != needs:
+        if again and self._starvation.kept != needs:
             request = ResourceRequest(request.needs, list(inputs))
         try:
             return self.pools.take(request, inputs)

@@ -30,7 +30,7 @@ from backhaul.dask.resource_pools.declarations import Declared, checked, totals
 from backhaul.dask.resource_pools.lease_context import holding_execute
 from backhaul.dask.resource_pools.leases import Lease
 from backhaul.dask.resource_pools.machine_pools import coupled_here, resolved
-from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
+from backhaul.dask.resource_pools.overflow_pool import OverflowThreadPoolExecutor
 from backhaul.dask.resource_pools.rejoin import RejoinLock
 from backhaul.dask.resource_pools.requests import CPU
 from backhaul.dask.resource_pools.start_tasks import start_more
@@ -68,7 +68,7 @@ def install(worker: Worker) -> None:
     if limits is None or type(state) is not WorkerStateMachine:
         return
     declared = declared_here(state.total_resources)
-    executor = BesideThreadPoolExecutor()
+    executor = OverflowThreadPoolExecutor()
     default: Any = worker.executors["default"]
     ours: dict[str, Any] = {
         f"executors[{OVERFLOW_POOL}]": executor,

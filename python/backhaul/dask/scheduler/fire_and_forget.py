@@ -1,4 +1,4 @@
-"""Wishes of `fire_and_forget` for tasks that have ended.
+"""ClientInterests of `fire_and_forget` for tasks that have ended.
 
 `fire_and_forget` has the pseudo client ``fire-and-forget`` want the task, and the scheduler drops
 that wish when the task ends. Dask's client sends the submission and the wish in one batch. A thread

@@ -28,7 +28,7 @@ from backhaul.dask.compat.operations import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.scheduler.fairness import turn
 from backhaul.dask.serialize.codec import codec
-from backhaul.dask.serialize.pickled_task import KeptSpec, keep, tasks_of
+from backhaul.dask.serialize.pickled_task import PickledTask, keep, tasks_of
 from backhaul.dask.serialize.submit_message import FIFO_TIMEOUT, update_graph_of
 
 __all__ = ["Submissions", "install_for_scheduler"]
@@ -307,7 +307,7 @@ class _Task:
         """Return its key in a set."""
         return {self._key}
 
-    def graph(self) -> dict[Any, KeptSpec]:
+    def graph(self) -> dict[Any, PickledTask]:
         """Make a graph of it."""
         return {self._key: keep(self._key, self._spec, self._dependencies)}
 
@@ -336,7 +336,7 @@ class _Calls:
         """Return the keys."""
         return set(self._calls.keys())
 
-    def graph(self) -> dict[Any, KeptSpec]:
+    def graph(self) -> dict[Any, PickledTask]:
         """Make a graph of them, with a pickle of each."""
         return {
             key: keep(key, pickled, () if needs is None else codec.unpack(needs))

@@ -2,8 +2,8 @@
 
 Entry points: `codec.dumps`, `codec.loads` and `codec.encode` stand for the functions of
 ``distributed.protocol.core``; `codec.load_task` reads a task wherever a pickle is loaded;
-`pickled_task.KeptSpec` is a task that stays a pickle on the scheduler; `task_fallback` pickles what
-the codec does not write; `device_arrays` registers serializers of arrays on GPUs.
+`pickled_task.PickledTask` is a task that stays a pickle on the scheduler; `task_fallback` pickles
+what the codec does not write; `device_arrays` registers serializers of arrays on GPUs.
 
 Threads: any thread may call the codec; Dask calls it in its offload thread for large messages.
 

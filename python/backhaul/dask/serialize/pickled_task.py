@@ -18,7 +18,7 @@ import cloudpickle
 from backhaul._native import TaskGraph
 from backhaul.dask.compat.names import Task
 
-__all__ = ["KeptSpec", "Unloadable", "keep", "tasks_of"]
+__all__ = ["PickledTask", "Unloadable", "keep", "tasks_of"]
 
 #: Message when a function cannot be loaded, as Dask's scheduler has it
 _UNLOADABLE = """\
@@ -29,7 +29,7 @@ https://docs.dask.org/en/stable/deployment-considerations.html#consistent-softwa
 """
 
 
-class KeptSpec(Task):
+class PickledTask(Task):
     """A task of which only `key`, `dependencies` and `data_producer` are there; made by `keep`.
 
     Notes
@@ -81,7 +81,7 @@ class KeptSpec(Task):
 
 def keep(
     key: Any, kept: bytes, dependencies: Iterable[Any], *, is_producer: bool = False
-) -> KeptSpec:
+) -> PickledTask:
     """Make a task of its pickle, without looking into it.
 
     Parameters
@@ -97,7 +97,7 @@ def keep(
 
     Returns
     -------
-    KeptSpec
+    PickledTask
         The task.
 
     Raises
@@ -107,7 +107,7 @@ def keep(
     """
     if type(kept) is not bytes:
         raise TypeError(f"the pickle of task {key!r} must be bytes, got {type(kept).__name__}")
-    spec: KeptSpec = object.__new__(KeptSpec)
+    spec: PickledTask = object.__new__(PickledTask)
     spec.key = key
     spec._dependencies = frozenset(dependencies)
     spec._data_producer = is_producer

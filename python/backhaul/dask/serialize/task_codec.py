@@ -20,7 +20,7 @@ import cloudpickle
 
 from backhaul.dask.compat.names import Alias, DataNode, Task, TaskRef, by_value_modules, containers
 from backhaul.dask.compat.names import pickle as dask_pickle
-from backhaul.dask.serialize.pickled_task import KeptSpec, Unloadable
+from backhaul.dask.serialize.pickled_task import PickledTask, Unloadable
 
 __all__ = ["describe", "names"]
 
@@ -71,7 +71,7 @@ def names(load_task: Callable[[bytes], Any]) -> dict[str, Any]:
         "functions": (FunctionType, BuiltinFunctionType),
         "describe": describe,
         "by_value_modules": by_value_modules,
-        "kept": KeptSpec,
+        "kept": PickledTask,
         "raising": Unloadable,
         # PROTO 5, the names of `load_task` as SHORT_BINUNICODE, STACK_GLOBAL
         "spec_prefix": b"\x80\x05" + _short(load_task.__module__) + _short("load_task") + b"\x93",

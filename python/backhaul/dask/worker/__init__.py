@@ -1,7 +1,7 @@
 """Accelerations of Dask's worker: messages, execution of tasks, results and memory.
 
 Entry points: patches call `event_stream.draining_handle_stream`, `task_start.direct_start`,
-`local_queue.settling_handle_stimulus` and others; `memory.install` and `lazy_collections` are
+`local_queue.flushing_handle_stimulus` and others; `memory.install` and `lazy_collections` are
 called for a new worker by `compat.activation`.
 
 Threads: the event loop runs the state machine. A thread of the pool may begin with tasks that
@@ -16,7 +16,7 @@ No wait for a lock has a time limit. `early_reader` has two more, for the thread
 the item that this thread was given; the lock of `metrics.Sums` is innermost.
 
 States: `transitions.State` with its subclasses `early_messages.Access`, `idle_thread.Wait`,
-`item_state.ItemState` and `local_queue.Phase`. `Line.validate` checks them.
+`item_state.ItemState` and `local_queue.Phase`. `LocalQueue.validate` checks them.
 
 Invariants: a task that the scheduler has assigned once runs once. A read of the state by a program
 finds all that threads have done.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from backhaul._locks import is_owned
-from backhaul.dask.comm.already_sent import ToldStimulus
+from backhaul.dask.comm.already_sent import SentStimulusId
 from backhaul.dask.compat.names import Worker, time
 from backhaul.dask.serialize.inline_values import pickled_if_plain
 from backhaul.dask.worker.execution import Execution
@@ -21,10 +21,10 @@ from backhaul.dask.worker.finished_message import described_class
 from backhaul.dask.worker.inline_results import asked_bytes
 from backhaul.dask.worker.item_state import ABANDONED, ENDED, REPORTED, STARTED, TAKEN
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.local_queue import LocalQueue
 from backhaul.dask.worker.metrics import Sums, add_up, recorder, seconds_in
 
-__all__ = ["Announced", "Ending", "Foretold", "catching_up_variable"]
+__all__ = ["EarlyExecution", "Ending", "PendingTask", "catching_up_variable"]
 
 #: The early task that this thread runs
 _running = threading.local()
@@ -44,7 +44,7 @@ class Ending(NamedTuple):
     started_s: float | None
 
 
-class Announced:
+class PendingTask:
     """The attributes of a task in the scheduler's message, until the state machine has the task."""
 
     __slots__ = (
@@ -68,37 +68,37 @@ class Announced:
         self.start_time = 0.0
 
 
-class Foretold(Execution):
+class EarlyExecution(Execution):
     """One early task.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker of the task.
-    announced : Announced
+    announced : PendingTask
         The task.
-    line : Line
+    local_queue : LocalQueue
         The local queue of the pool.
     call_loop : callable
         Lets the event loop handle the arrived messages immediately.
     """
 
-    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_heard", "run_id")
+    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_announced", "run_id")
 
     def __init__(
         self,
         worker: Worker,
-        announced: Announced,
-        line: Line,
+        announced: PendingTask,
+        local_queue: LocalQueue,
         call_loop: Callable[[], None],
     ) -> None:
-        super().__init__(worker, announced, line)
+        super().__init__(worker, announced, local_queue)
         self.run_id = announced.run_id
         self._call_loop = call_loop
         #: Stimulus id of the report to the scheduler
-        self._stimulus_id: ToldStimulus | None = None
+        self._stimulus_id: SentStimulusId | None = None
         self._on_named: threading.Event | None = None
-        self.is_heard = False
+        self.is_announced = False
 
     def take_given(self, data: dict[Any, Any], context: contextvars.Context) -> None:
         """Set inputs that are in memory; runs in the given context."""
@@ -219,9 +219,9 @@ class Foretold(Execution):
     def _whole_context(self) -> contextvars.Context:
         """Return the context of the task, made again if it was dropped; for the event loop."""
         if self._context is None:
-            assert self._line is not None
+            assert self._local_queue is not None
             self._measured = recorder(self._metrics)
-            context = self._line.context.copy()
+            context = self._local_queue.context.copy()
             context.run(self.take_given, {}, context)
         return self._context
 
@@ -239,12 +239,12 @@ class Foretold(Execution):
     def run(self) -> None:
         """Run the task, and then the next ones; called by a thread of the pool."""
         execution: Any = self
-        assert self._line is not None
-        go_on = self._line.early.go_on
+        assert self._local_queue is not None
+        go_on = self._local_queue.early.go_on
         try:
             while execution is not None:
                 # The event loop may have started some of the next tasks.
-                _running.task = execution if type(execution) is Foretold else None
+                _running.task = execution if type(execution) is EarlyExecution else None
                 execution = execution._run_and_report()
                 _running.task = None
                 if execution is not None:
@@ -270,23 +270,23 @@ class Foretold(Execution):
     def catch_up(self) -> None:
         """Wait until the event loop has started this task; called by the task itself.
 
-        `name`, `disown` and `Line.close` wake the thread. A finalizer that runs while this thread
-        has the lock does not wait, because the event loop waits for the lock.
+        `name`, `disown` and `LocalQueue.close` wake the thread. A finalizer that runs while this
+        thread has the lock does not wait, because the event loop waits for the lock.
         """
-        line = self._line
-        assert line is not None
-        if is_owned(line.lock):
+        local_queue = self._local_queue
+        assert local_queue is not None
+        if is_owned(local_queue.lock):
             return
-        with line.lock:
-            if self.state is not TAKEN or line.is_closed:
+        with local_queue.lock:
+            if self.state is not TAKEN or local_queue.is_closed:
                 return
             named = self._on_named = threading.Event()
         self._call_loop()
         named.wait()
 
     def _line_lock(self) -> Any:
-        assert self._line is not None
-        return self._line.lock
+        assert self._local_queue is not None
+        return self._local_queue.lock
 
     def _finished_message(self) -> dict[str, Any] | None:
         """Make the ``task-finished`` message; None if the event loop has to report the end."""
@@ -297,7 +297,7 @@ class Foretold(Execution):
         if described is None:
             return None
         start_s, stop_s = self._times
-        self._stimulus_id = stimulus_id = ToldStimulus(f"task-finished-{time()}")
+        self._stimulus_id = stimulus_id = SentStimulusId(f"task-finished-{time()}")
         stimulus_id.key = self._key
         message = {
             "op": "task-finished",
@@ -341,7 +341,7 @@ class _CatchingUp:
         self.name = variable.name
 
     def get(self, *default: Any) -> Any:
-        task: Foretold | None = getattr(_running, "task", None)
+        task: EarlyExecution | None = getattr(_running, "task", None)
         if task is not None:
             task.catch_up()
         return self.variable.get(*default)

@@ -21,25 +21,25 @@ from typing import Any, Final
 
 from zict import LRU
 
-from backhaul.dask.comm.inbox import ALL_QUOTA, Arrivals, Listener, Quota, messages_of
+from backhaul.dask.comm.inbox import ALL_QUOTA, Listener, Quota, SharedInbox, messages_of
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import Worker
 from backhaul.dask.worker.core.events import is_odd
-from backhaul.dask.worker.core.ownership import keeper_for
-from backhaul.dask.worker.early_execution import Announced, Foretold
+from backhaul.dask.worker.core.ownership import state_owner_for
+from backhaul.dask.worker.early_execution import EarlyExecution, PendingTask
 from backhaul.dask.worker.early_messages import BEHIND_S, HELD, EarlyMessages
 from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.get_data import catch_up_when_asked
 from backhaul.dask.worker.idle_thread import ABSENT, HANDED, IdleThread
 from backhaul.dask.worker.lazy_collections import data_of, is_known
-from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.local_queue import LocalQueue
 from backhaul.dask.worker.protocols import EarlyTasks
 from backhaul.dask.worker.stream_sharing import reads_as_ours
 from backhaul.dask.worker.thread_events import ThreadEvents
 from backhaul.dask.worker.work_queue import WAKE
 
-__all__ = ["WorkAhead", "work_ahead_for"]
+__all__ = ["EarlyReader", "early_reader_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,25 +49,25 @@ _TOLD_EACH: Final = 16
 _MISSING: Final = object()
 
 
-class WorkAhead(EarlyTasks, Listener):
+class EarlyReader(EarlyTasks, Listener):
     """The wait of one worker's idle threads for tasks, from the pool's queue or the scheduler.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
-    line : Line
+    local_queue : LocalQueue
         The local queue of its default pool.
-    arrivals : Arrivals
+    inbox : SharedInbox
         Inbox of messages of its scheduler.
     """
 
-    def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
+    def __init__(self, worker: Worker, local_queue: LocalQueue, inbox: SharedInbox) -> None:
         self._worker = worker
-        self._line = line
-        self._arrivals = arrivals
+        self._local_queue = local_queue
+        self._inbox = inbox
         #: Context in which messages of the scheduler are handled; copied for each task
-        self._context = line.context
+        self._context = local_queue.context
         #: Held by the thread that waits for messages
         self._post = threading.Lock()
         #: Innermost; protects `_idle` and the order of items in the queue
@@ -75,13 +75,13 @@ class WorkAhead(EarlyTasks, Listener):
         self._idle = IdleThread()
         #: Protected by the lock of the local queue
         self._messages = EarlyMessages()
-        self._events = ThreadEvents(worker, line, arrivals)
+        self._events = ThreadEvents(worker, local_queue, inbox)
         #: Number of tasks that threads have begun since the last report to the state machine
         self._untold = 0
-        self.lock = arrivals.lock
+        self.lock = inbox.lock
         self.waits = self
-        self.keeper = keeper_for(worker, line, self)
-        arrivals.listen(self)
+        self.state_owner = state_owner_for(worker, local_queue, self)
+        inbox.listen(self)
 
     # Called by the queue
 
@@ -92,7 +92,7 @@ class WorkAhead(EarlyTasks, Listener):
             if is_queued:
                 put(item)
         if wakes:
-            self._arrivals.rouse(or_next=True)
+            self._inbox.rouse(or_next=True)
 
     def get(self, get: Callable[[bool, float | None], Any], timeout_s: float) -> Any:
         """Wait for an item of the queue, or a task that the scheduler sends.
@@ -106,7 +106,7 @@ class WorkAhead(EarlyTasks, Listener):
             return get(True, timeout_s)
         try:
             with self._lock:
-                if not self._line.executor._work_queue.empty():
+                if not self._local_queue.executor._work_queue.empty():
                     with contextlib.suppress(queue.Empty):
                         return get(False, None)
                 self._idle.come()
@@ -124,7 +124,7 @@ class WorkAhead(EarlyTasks, Listener):
             # Before the check, because the event loop reads the mark after it has taken messages
             with self._lock:
                 self._idle.only_items = True
-            if not self._arrivals.may_look():
+            if not self._inbox.may_look():
                 return get(True, blind_s)
         return get(False, None)
 
@@ -132,24 +132,24 @@ class WorkAhead(EarlyTasks, Listener):
         """End the wait for messages; return the item that this thread runs next."""
         with self._lock:
             item, queued = self._idle.leave(item)
-        self._arrivals.leave()
+        self._inbox.leave()
         if queued is not None:
-            self._line.executor._work_queue.put(queued)
+            self._local_queue.executor._work_queue.put(queued)
         return item
 
-    def _wait(self, timeout_s: float) -> tuple[Foretold | None, float]:
+    def _wait(self, timeout_s: float) -> tuple[EarlyExecution | None, float]:
         """Wait for a task, an item or the time-out.
 
         Returns the task, and how long the caller waits only for items.
         """
         deadline_s = monotonic() + timeout_s
-        arrivals, messages = self._arrivals, self._messages
-        work_queue = self._line.executor._work_queue
+        inbox, messages = self._inbox, self._messages
+        work_queue = self._local_queue.executor._work_queue
         while True:
             if self._idle.state is HANDED or not work_queue.empty():
                 return None, 0.0
             found, is_blind = None, False
-            if messages.waiting or not arrivals.is_still(messages.seen):
+            if messages.waiting or not inbox.is_still(messages.seen):
                 found, is_blind = self._look()
             messages.returns = False
             left_s = deadline_s - monotonic()
@@ -158,20 +158,20 @@ class WorkAhead(EarlyTasks, Listener):
             if is_blind:
                 return None, left_s
             # An idle thread reports ended tasks to the state machine.
-            if arrivals.has_unhandled(_TOLD_EACH):
+            if inbox.has_unhandled(_TOLD_EACH):
                 self.report()
-            arrivals.wait(left_s)
+            inbox.wait(left_s)
 
-    def _look(self) -> tuple[Foretold | None, bool]:
+    def _look(self) -> tuple[EarlyExecution | None, bool]:
         """Read arrived messages: return a task, and whether this thread can read no more."""
-        arrivals = self._arrivals
-        with arrivals.lock:
-            arrivals.receive()
-            if arrivals.is_handling:
+        inbox = self._inbox
+        with inbox.lock:
+            inbox.receive()
+            if inbox.is_handling:
                 # The event loop is handling messages, and takes these next.
-                return None, not arrivals.may_look()
-            messages, is_last = self._messages, not arrivals.may_look()
-            with self._line.lock:
+                return None, not inbox.may_look()
+            messages, is_last = self._messages, not inbox.may_look()
+            with self._local_queue.lock:
                 if not self._read(is_last) and not messages.waiting:
                     return None, is_last
                 found = None if messages.is_closed else self._next_or_none()
@@ -179,22 +179,22 @@ class WorkAhead(EarlyTasks, Listener):
                     self._share()
                 is_closed = messages.is_closed
             # A message for the event loop may have arrived with the task.
-            arrivals.call(0.0 if is_closed else BEHIND_S)
+            inbox.call(0.0 if is_closed else BEHIND_S)
             return found, is_last
 
     def _call(self) -> None:
         """Let the event loop handle all messages that threads have read, before they read more."""
-        with self._line.lock:
+        with self._local_queue.lock:
             self._messages.block()
-        self._arrivals.call()
+        self._inbox.call()
 
     def _read(self, is_last: bool) -> bool:
         """Read arrived messages; tell whether there are any; both locks are held."""
-        arrivals, messages = self._arrivals, self._messages
-        batches = arrivals.unhandled_from(max(0, messages.seen - arrivals.taken))
+        inbox, messages = self._inbox, self._messages
+        batches = inbox.unhandled_from(max(0, messages.seen - inbox.taken))
         return messages.read(batches, monotonic(), is_last=is_last)
 
-    def _next_or_none(self) -> Foretold | None:
+    def _next_or_none(self) -> EarlyExecution | None:
         """Begin the next task; None if that raises; the lock of the local queue is held."""
         try:
             return self._next()
@@ -204,45 +204,45 @@ class WorkAhead(EarlyTasks, Listener):
             self._messages.block()
             return None
 
-    def _next(self) -> Foretold | None:
+    def _next(self) -> EarlyExecution | None:
         """Begin the next task that has arrived; the lock of the local queue is held."""
-        messages, line = self._messages, self._line
+        messages, local_queue = self._messages, self._local_queue
         message = messages.first()
         if message is None:
             return None
-        if line.may_foretell():
+        if local_queue.may_start_early():
             found = self._begin(message)
             if found is not None:
                 messages.begin()
                 return found
-        elif line.is_to_hear():
+        elif local_queue.is_to_hear():
             # The event loop handles a report soon, so that a thread may be free then.
             messages.hold()
             return None
         messages.block()
         return None
 
-    def begin_next(self) -> Foretold | None:
+    def begin_next(self) -> EarlyExecution | None:
         """Begin the next task in a thread that has ended one; the local queue's lock is held."""
-        executor, arrivals, messages = self._line.executor, self._arrivals, self._messages
+        executor, inbox, messages = self._local_queue.executor, self._inbox, self._messages
         # Another thread may wait for the place of this one, or the pool may end.
         if messages.is_closed or executor._rejoin_list or executor._shutdown:
             return None
-        if not (messages.waiting or arrivals.has_more_than(max(messages.seen, arrivals.taken))):
+        if not (messages.waiting or inbox.has_more_than(max(messages.seen, inbox.taken))):
             # This thread reads later messages after it has reported the ended task.
             messages.returns = True
             return None
         # Without waiting, because the owner of this lock may wait for the local queue's.
-        if not messages.waiting and arrivals.lock.acquire(blocking=False):
+        if not messages.waiting and inbox.lock.acquire(blocking=False):
             try:
-                arrivals.receive()
-                if not arrivals.is_handling and self._read(not arrivals.may_look()):
-                    arrivals.call(0.0 if messages.is_closed else BEHIND_S)
+                inbox.receive()
+                if not inbox.is_handling and self._read(not inbox.may_look()):
+                    inbox.call(0.0 if messages.is_closed else BEHIND_S)
             finally:
-                arrivals.lock.release()
+                inbox.lock.release()
         found = None if messages.is_closed else self._next_or_none()
         if messages.is_closed:
-            arrivals.call()
+            inbox.call()
         messages.returns = found is None
         return found
 
@@ -258,12 +258,16 @@ class WorkAhead(EarlyTasks, Listener):
         """Report ended tasks to the state machine, if a thread may do that now."""
         if self._events.handle():
             # The event loop adds the metrics later
-            self._arrivals.call(BEHIND_S)
+            self._inbox.call(BEHIND_S)
 
     def _share(self) -> None:
         """Give arrived tasks to idle threads; the lock of the local queue is held."""
-        executor = self._line.executor
-        while self._messages.waiting and self._line.may_foretell() and not executor._shutdown:
+        executor = self._local_queue.executor
+        while (
+            self._messages.waiting
+            and self._local_queue.may_start_early()
+            and not executor._shutdown
+        ):
             found = self._next_or_none()
             if found is None:
                 return
@@ -277,32 +281,32 @@ class WorkAhead(EarlyTasks, Listener):
                 finally:
                     executor._shutdown_lock.release()
 
-    def _begin(self, message: dict[str, Any]) -> Foretold | None:
+    def _begin(self, message: dict[str, Any]) -> EarlyExecution | None:
         """Make the item of a task that the state machine would start immediately; None if not.
 
         The lock of the local queue is held, and a thread is free.
         """
-        line, worker = self._line, self._worker
+        local_queue, worker = self._local_queue, self._worker
         key = message["key"]
         if (
-            key in line.foretold
+            key in local_queue.early_tasks
             or is_known(worker.state, key)
             or message["actor"]
             or message["resource_restrictions"]
             or is_odd(message)
         ):
             return None
-        announced = Announced(message)
+        announced = PendingTask(message)
         if not is_ordinary(worker, announced):
             return None
         data = self._data_of(message["who_has"])
         if data is None:
             return None
-        found = Foretold(worker, announced, line, self._call)
+        found = EarlyExecution(worker, announced, local_queue, self._call)
         context = self._context.copy()
         context.run(found.take_given, data, context)
         found.claim()
-        line.foretell(key, found)
+        local_queue.add_early(key, found)
         return found
 
     def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
@@ -319,9 +323,9 @@ class WorkAhead(EarlyTasks, Listener):
         for key in who_has:
             if self._messages.is_freed(key):
                 return None
-            foretold = self._line.foretold.get(key)
-            if foretold is not None:
-                result = foretold.value()
+            early_tasks = self._local_queue.early_tasks.get(key)
+            if early_tasks is not None:
+                result = early_tasks.value()
                 if not result:
                     return None
                 found[key] = result[0]
@@ -340,11 +344,11 @@ class WorkAhead(EarlyTasks, Listener):
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error of a report."""
-        self._arrivals.fail(error)
+        self._inbox.fail(error)
 
     def on_close(self) -> None:
         """Wake tasks that wait for the event loop: nothing more arrives."""
-        self._line.close()
+        self._local_queue.close()
 
     # Called by the event loop
 
@@ -352,73 +356,73 @@ class WorkAhead(EarlyTasks, Listener):
         """Wake a thread if a task has waited for the handling of reports."""
         # Without the lock: a thread that holds the task back later finds no report to wait for.
         if self._messages.access is HELD:
-            with self._line.lock:
+            with self._local_queue.lock:
                 wakes = self._messages.on_reported()
             if wakes:
-                self._arrivals.rouse(or_next=True)
+                self._inbox.rouse(or_next=True)
 
     def may_take(self) -> Quota:
         """Return which batches the event loop may take; the lock of the inbox is held."""
-        arrivals, line, messages = self._arrivals, self._line, self._messages
-        with line.lock:
+        inbox, local_queue, messages = self._inbox, self._local_queue, self._messages
+        with local_queue.lock:
             is_waited_for = self._idle.state is not ABSENT
             if (
-                not (line.foretold_runs() or messages.returns or is_waited_for)
-                or not arrivals.may_look()
+                not (local_queue.runs_early_task() or messages.returns or is_waited_for)
+                or not inbox.may_look()
             ):
                 return ALL_QUOTA
             quota = messages.quota(
-                arrivals.unhandled,
-                line.foretold,
+                inbox.unhandled,
+                local_queue.early_tasks,
                 monotonic(),
                 is_waited_for=is_waited_for,
                 reports_here=self._events.are_handled_here,
             )
         if quota.wakes:
-            arrivals.rouse(or_next=True)
+            inbox.rouse(or_next=True)
         return quota
 
     def on_take(self, taken: int) -> None:
         """Drop the batches that the event loop takes; `taken` is the number of all taken ones."""
-        with self._line.lock:
+        with self._local_queue.lock:
             self._messages.on_taken(taken)
-        if self._idle.only_items and self._arrivals.may_look():
+        if self._idle.only_items and self._inbox.may_look():
             with self._lock:
                 wakes = self._idle.may_read_again()
             if wakes:
-                queue.SimpleQueue.put(self._line.executor._work_queue, WAKE)
+                queue.SimpleQueue.put(self._local_queue.executor._work_queue, WAKE)
 
     def catch_up(self) -> bool:
         """Handle the messages of early tasks; False if the event loop is doing that already."""
-        arrivals = self._arrivals
+        inbox = self._inbox
         while True:
-            with arrivals.lock:
-                if arrivals.is_handling:
+            with inbox.lock:
+                if inbox.is_handling:
                     return False
-                if not self._announces_foretold(arrivals.unhandled):
+                if not self._requests_early_task(inbox.unhandled):
                     # If threads have reported these, they may begin others from here on.
-                    return self._are_heard()
+                    return self._are_announced()
                 # Messages that threads handle have no coroutine as a handler.
-                batch = arrivals.first()
-                arrivals.drop_first()
-                arrivals.is_handling = True
+                batch = inbox.first()
+                inbox.drop_first()
+                inbox.is_handling = True
             try:
-                arrivals.handle(batch)
+                inbox.handle(batch)
             finally:
-                arrivals.is_handling = False
-            if self._are_heard():
+                inbox.is_handling = False
+            if self._are_announced():
                 return True
 
-    def _are_heard(self) -> bool:
+    def _are_announced(self) -> bool:
         """Tell whether the state machine has the messages of all early tasks."""
-        return all(item.is_heard for item in tuple(self._line.foretold.values()))
+        return all(item.is_announced for item in tuple(self._local_queue.early_tasks.values()))
 
-    def _announces_foretold(self, batches: list[Any]) -> bool:
-        foretold = self._line.foretold
+    def _requests_early_task(self, batches: list[Any]) -> bool:
+        early_tasks = self._local_queue.early_tasks
         return any(
             message.get("op") == "compute-task"
-            and (item := foretold.get(message["key"])) is not None
-            and not item.is_heard
+            and (item := early_tasks.get(message["key"])) is not None
+            and not item.is_announced
             for batch in batches
             for message in messages_of(batch)
         )
@@ -426,31 +430,35 @@ class WorkAhead(EarlyTasks, Listener):
     def on_rest(self) -> None:
         """Release early tasks that the state machine has forgotten, because they were cancelled."""
         self._events.publish()
-        foretold = self._line.foretold
-        if not foretold or not self._arrivals.is_handling:
+        early_tasks = self._local_queue.early_tasks
+        if not early_tasks or not self._inbox.is_handling:
             return
-        with self._arrivals.lock, self._line.lock:
+        with self._inbox.lock, self._local_queue.lock:
             waiting = {
                 message["key"]
-                for batch in self._arrivals.unhandled
+                for batch in self._inbox.unhandled
                 for message in messages_of(batch)
                 if message.get("op") == "compute-task"
             }
             state = self._worker.state
-            for key, item in list(foretold.items()):
+            for key, item in list(early_tasks.items()):
                 if key not in waiting and not is_known(state, key):
-                    self._line.forget(key)
+                    self._local_queue.forget(key)
                     item.disown()
 
 
-def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
+def early_reader_for(worker: Worker, local_queue: LocalQueue) -> EarlyReader | None:
     """Make the early reader of a worker; None if its threads cannot read the stream."""
     stream = worker.batched_stream
     comm = getattr(stream, "comm", None)
     if type(stream) is not SharedBatchedSend or not reads_as_ours(comm):
         return None
     assert comm is not None
-    arrivals = comm.arrivals
-    if arrivals is None or not is_installed("worker.early_execution.catching_up_variable"):
+    inbox = comm.inbox
+    if inbox is None or not is_installed("worker.early_execution.catching_up_variable"):
         return None
-    return WorkAhead(worker, line, arrivals) if catch_up_when_asked(worker, line) else None
+    return (
+        EarlyReader(worker, local_queue, inbox)
+        if catch_up_when_asked(worker, local_queue)
+        else None
+    )

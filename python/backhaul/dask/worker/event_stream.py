@@ -25,9 +25,9 @@ from backhaul.dask.compat.operations import RELEASES
 from backhaul.dask.worker.event_makers import compute_task_event
 from backhaul.dask.worker.inline_results import tell_scheduler
 from backhaul.dask.worker.item_state import ENDED
-from backhaul.dask.worker.local_queue import hear_of, line_of
-from backhaul.dask.worker.stream_sharing import share_arrivals
-from backhaul.dask.worker.thread_events import lives_through
+from backhaul.dask.worker.local_queue import local_queue_of, mark_announced
+from backhaul.dask.worker.stream_sharing import share_inbox
+from backhaul.dask.worker.thread_events import apply_completed
 
 __all__ = ["draining_handle_stream", "handle_stream"]
 
@@ -56,7 +56,7 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
     tell_scheduler(server, comm)
     stream = _Stream(server.stream_handlers, comm, extra or {})
     is_worker = isinstance(server, Worker)
-    arrivals = share_arrivals(server, comm, stream.handle_now) if is_worker else None
+    inbox = share_inbox(server, comm, stream.handle_now) if is_worker else None
     try:
         while True:
             try:
@@ -73,8 +73,8 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
             comm.handled_all()
             if comm.readable():
                 # The next read would not wait, so other callbacks of the event loop run first.
-                if arrivals is not None:
-                    arrivals.rest()
+                if inbox is not None:
+                    inbox.rest()
                 await asyncio.sleep(0)
     finally:
         await comm.close()
@@ -132,7 +132,7 @@ class _Stream:
                         continue
                     stimuli.append(known.event(**message))
                     # A thread has begun the task, and may have ended it, so it goes before others
-                    if is_task and hear_of(worker, message["key"]):
+                    if is_task and mark_announced(worker, message["key"]):
                         _stimulate(worker, stimuli)
                     continue
                 if worker is not None:
@@ -204,14 +204,14 @@ def _has_ended(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
 
     Returns False if the task needs a separate event; the other events may be handled even so.
     """
-    line = line_of(worker)
-    if line is None or line.keeper is None:
+    local_queue = local_queue_of(worker)
+    if local_queue is None or local_queue.state_owner is None:
         return False
-    item = line.foretold.get(message["key"])
+    item = local_queue.early_tasks.get(message["key"])
     if item is None or item.run_id != message["run_id"] or item.state is not ENDED:
         return False
     _stimulate(worker, stimuli)
-    return lives_through(line, item, message)
+    return apply_completed(local_queue, item, message)
 
 
 #: The code of the handlers that `Worker._handle_remote_stimulus` makes.

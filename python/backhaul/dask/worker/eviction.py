@@ -26,7 +26,7 @@ from backhaul._native import WorkerCore
 from backhaul.dask.compat.instance_patches import EVICTION
 from backhaul.dask.compat.names import SpillBuffer
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import line_of
+from backhaul.dask.worker.local_queue import local_queue_of
 
 __all__ = ["Eviction", "install", "install_for_worker"]
 
@@ -120,9 +120,9 @@ def install_for_worker(worker: Worker) -> None:
 
     def core() -> WorkerCore | None:
         known = found()
-        line = None if known is None else line_of(known)
-        keeper = None if line is None else line.keeper
-        return None if keeper is None else keeper.core
+        line = None if known is None else local_queue_of(known)
+        state_owner = None if line is None else line.state_owner
+        return None if state_owner is None else state_owner.core
 
     install(data_of(worker), core)
 

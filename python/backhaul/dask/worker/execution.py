@@ -51,7 +51,7 @@ from backhaul.dask.worker.core.task_view import inputs_of
 from backhaul.dask.worker.event_makers import execute_success_event
 from backhaul.dask.worker.item_state import ENDED, READY, REPORTED, STARTED, TAKEN, ItemState
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import Line, event_loop_of
+from backhaul.dask.worker.local_queue import LocalQueue, event_loop_of
 from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
 from backhaul.dask.worker.spill_buffer import read_all
@@ -108,7 +108,7 @@ class Execution(asyncio.Future[None]):
         "_ended_s",
         "_error",
         "_key",
-        "_line",
+        "_local_queue",
         "_measured",
         "_metrics",
         "_metrics_before",
@@ -126,10 +126,12 @@ class Execution(asyncio.Future[None]):
         "task_state",
     )
 
-    def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
-        super().__init__(loop=event_loop_of(worker) if line is None else line.event_loop)
+    def __init__(self, worker: Worker, task_state: Any, local_queue: LocalQueue | None) -> None:
+        super().__init__(
+            loop=event_loop_of(worker) if local_queue is None else local_queue.event_loop
+        )
         self._worker = worker
-        self._line = line
+        self._local_queue = local_queue
         self.task_state = task_state
         self._key = task_state.key
         self._run_spec = task_state.run_spec
@@ -255,8 +257,8 @@ class Execution(asyncio.Future[None]):
         self._run_id = self.task_state.run_id
         worker._async_instructions.add(self)  # type: ignore[arg-type]
         worker.active_keys.add(self._key)
-        if is_over and self._line is not None:
-            self._line.end(self)
+        if is_over and self._local_queue is not None:
+            self._local_queue.end(self)
 
     def submit(self, executor: ThreadPoolExecutor, span_id: str | None) -> None:
         """Queue the task at the end of this turn of the event loop."""
@@ -310,16 +312,16 @@ class Execution(asyncio.Future[None]):
         """Run the task; return the next one for this thread."""
         if self.cancelled():
             return None
-        line = self._line
-        if line is not None:
-            line.begins()
+        local_queue = self._local_queue
+        if local_queue is not None:
+            local_queue.begins()
         try:
             self._context.copy().run(self._run)
         except BaseException as error:
             self._broken = error
         self._ended_s = perf_counter()
-        if line is not None:
-            return line.ended(self, is_last=self._broken is not None)
+        if local_queue is not None:
+            return local_queue.ended(self, is_last=self._broken is not None)
         event_loop = self.get_loop()
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)

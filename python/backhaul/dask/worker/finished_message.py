@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backhaul.dask.comm.already_sent import ToldStimulus, told
+from backhaul.dask.comm.already_sent import SentStimulusId, told
 from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
 from backhaul.dask.worker.inline_results import CarryingTaskFinishedMsg, carried_value, carrying
 
@@ -34,7 +34,7 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
     def _get_task_finished_msg(
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
-        is_told = type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key
+        is_told = type(stimulus_id) is SentStimulusId and stimulus_id.key == ts.key
         kind = ts.type
         described = None if self.validate else _described.get(kind)
         if described is None:

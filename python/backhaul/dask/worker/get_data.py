@@ -31,9 +31,9 @@ from backhaul.dask.compat.names import (
     to_serialize,
 )
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import Line, line_of
+from backhaul.dask.worker.local_queue import LocalQueue, local_queue_of
 
-__all__ = ["catch_up_when_asked", "heard_data"]
+__all__ = ["catch_up_when_asked", "synced_data"]
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.worker")
@@ -42,14 +42,14 @@ logger = logging.getLogger("distributed.worker")
 _GET_DATA = Worker.get_data
 
 
-def catch_up_when_asked(worker: Worker, line: Line) -> bool:
+def catch_up_when_asked(worker: Worker, local_queue: LocalQueue) -> bool:
     """Install handlers that catch up with a worker's threads before they read its data.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
-    line : Line
+    local_queue : LocalQueue
         The local queue of its default pool.
 
     Returns
@@ -62,44 +62,51 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
 
     @functools.wraps(original)
     async def get_data(comm: Comm, keys: Collection[Any], *args: Any, **kwargs: Any) -> Any:
-        foretold = line.foretold
-        if foretold and any(key in foretold for key in keys):
-            line.handle()
-        keeper = line.keeper
-        if is_dasks and keeper is not None and keeper.core is not None and _has_room(worker):
-            return await _get_data(worker, line, keeper.bytes_of, comm, keys, *args, **kwargs)
-        if keeper is not None:
+        early_tasks = local_queue.early_tasks
+        if early_tasks and any(key in early_tasks for key in keys):
+            local_queue.handle()
+        state_owner = local_queue.state_owner
+        if (
+            is_dasks
+            and state_owner is not None
+            and state_owner.core is not None
+            and _has_room(worker)
+        ):
+            return await _get_data(
+                worker, local_queue, state_owner.bytes_of, comm, keys, *args, **kwargs
+            )
+        if state_owner is not None:
             # With the state in Python, no thread frees results while Dask's method reads them.
-            keeper.give_back()
+            state_owner.export_state()
         return await original(comm, keys, *args, **kwargs)
 
     original_run: Any = worker.handlers["run"]
 
     @functools.wraps(original_run)
     async def run(comm: Comm, *args: Any, **kwargs: Any) -> Any:
-        if line.foretold:
-            line.handle()
+        if local_queue.early_tasks:
+            local_queue.handle()
         # With the lock, so that no thread is reporting
-        with line.lock:
-            line.holds += 1
+        with local_queue.lock:
+            local_queue.holds += 1
         try:
             return await original_run(comm, *args, **kwargs)
         finally:
-            line.holds -= 1
+            local_queue.holds -= 1
 
     ours = {"handlers[get_data]": get_data, "handlers[run]": run}
     return bool(DATA_REQUESTS.install(worker, ours))
 
 
-def heard_data(original: Any) -> property:
+def synced_data(original: Any) -> property:
     """Make a `Worker.data` that catches up with the results of its threads."""
     get: Any = original.fget
 
     def data(self: Worker) -> Any:
         # The constructor of a worker sets its executors late.
-        line = line_of(self) if hasattr(self, "executors") else None
-        if line is not None:
-            line.show()
+        local_queue = local_queue_of(self) if hasattr(self, "executors") else None
+        if local_queue is not None:
+            local_queue.show()
         return get(self)
 
     return property(data)
@@ -119,7 +126,7 @@ def _has_room(worker: Worker) -> bool:
 @context_meter_to_server_digest("get-data")
 async def _get_data(
     worker: Worker,
-    line: Line,
+    local_queue: LocalQueue,
     bytes_of: Callable[[Any], int],
     comm: Comm,
     keys: Collection[Any],
@@ -130,7 +137,7 @@ async def _get_data(
     worker.transfer_outgoing_count += 1
     worker.transfer_outgoing_count_total += 1
     # Threads free results with this lock.
-    with line.lock:
+    with local_queue.lock:
         there = data_of(worker)
         data = {key: there[key] for key in keys if key in there}
         bytes_by_key = {key: bytes_of(key) for key in data}

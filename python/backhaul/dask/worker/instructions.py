@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from backhaul.dask.comm.already_sent import TOLD
+from backhaul.dask.comm.already_sent import ALREADY_SENT
 from backhaul.dask.compat.names import CommClosedError, Worker, instructions
 from backhaul.dask.worker.core.dask_instructions import made
 from backhaul.dask.worker.core.events import Told
 from backhaul.dask.worker.core.guarded_state import Owner
 
-__all__ = ["perform", "perform_told", "send"]
+__all__ = ["perform", "perform_instructions", "send"]
 
 _Execute: Final = instructions.Execute
 _ReleaseWorkerDataMsg: Final = instructions.ReleaseWorkerDataMsg
@@ -47,7 +47,7 @@ def perform(worker: Any, *stimuli: Any) -> None:
         if owner is not None:
             with owner.lock:
                 told, number = owner.handle(stimuli)
-            perform_told(worker, told)
+            perform_instructions(worker, told)
             stimuli = stimuli[number:]
             if not stimuli:
                 return
@@ -61,7 +61,7 @@ def perform(worker: Any, *stimuli: Any) -> None:
         raise
 
 
-def perform_told(worker: Any, told: Told) -> None:
+def perform_instructions(worker: Any, told: Told) -> None:
     """Perform the instructions of a state machine in Rust, in the form of `WorkerCore`."""
     messages: list[dict[str, Any]] = []
     try:
@@ -85,7 +85,7 @@ def perform_told(worker: Any, told: Told) -> None:
             else:
                 (instruction,) = made(worker.state, [each])
                 message = instruction.to_dict()
-                if message is not TOLD:
+                if message is not ALREADY_SENT:
                     messages.append(message)
     finally:
         if messages:
@@ -133,7 +133,7 @@ def _perform(worker: Any, wanted: list[Any]) -> None:
                 )
             elif isinstance(each, _SendMessageToScheduler):
                 message = each.to_dict()
-                if message is not TOLD:
+                if message is not ALREADY_SENT:
                     messages.append(message)
             elif kind is _GatherDep:
                 assert each.to_gather

@@ -17,8 +17,8 @@ from backhaul.dask.compat.names import Worker, WorkerStateMachine
 
 __all__ = [
     "LOGS",
-    "KeptLog",
-    "KeptTasks",
+    "LazyLog",
+    "LazyTasks",
     "caught_up_methods",
     "data_of",
     "install",
@@ -90,7 +90,7 @@ _OF_A_DEQUE: Final = (
 )
 
 
-class KeptTasks(dict[Any, Any]):
+class LazyTasks(dict[Any, Any]):
     """Tasks of a state machine, as Dask has them.
 
     Attributes
@@ -107,7 +107,7 @@ class KeptTasks(dict[Any, Any]):
         return dict, (dict(self),)
 
 
-class KeptLog(deque[Any]):
+class LazyLog(deque[Any]):
     """A log of a state machine, as Dask has it.
 
     Attributes
@@ -127,11 +127,11 @@ class KeptLog(deque[Any]):
 def install(state: WorkerStateMachine) -> None:
     """Give a state machine such tasks and logs, if it has had no task yet; again costs nothing."""
     if type(state.tasks) is dict and not state.tasks:
-        state.tasks = KeptTasks()
+        state.tasks = LazyTasks()
         for name in LOGS:
             log = getattr(state, name)
             if type(log) is deque:
-                setattr(state, name, KeptLog(log, log.maxlen))
+                setattr(state, name, LazyLog(log, log.maxlen))
 
 
 def install_for_worker(worker: Worker) -> None:
@@ -139,7 +139,7 @@ def install_for_worker(worker: Worker) -> None:
     install(worker.state)
 
 
-Kept: TypeAlias = KeptTasks | KeptLog
+Kept: TypeAlias = LazyTasks | LazyLog
 
 
 def data_of(worker: Worker) -> Any:

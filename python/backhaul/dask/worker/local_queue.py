@@ -30,22 +30,22 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.resource_pools.leases import context_without_lease
 from backhaul.dask.worker.core.task_view import inputs_of, is_needed
-from backhaul.dask.worker.instructions import perform, perform_told
+from backhaul.dask.worker.instructions import perform, perform_instructions
 from backhaul.dask.worker.item_state import READY
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.protocols import EarlyTasks, ForetoldItem, Item
+from backhaul.dask.worker.protocols import EarlyItem, EarlyTasks, Item
 from backhaul.dask.worker.ready_tasks import are_in_memory, first_tasks
 from backhaul.dask.worker.spill_buffer import store_lock
 from backhaul.dask.worker.state_checks import starts_by_order
 from backhaul.dask.worker.transitions import State, set_transitions
 
 __all__ = [
-    "Line",
+    "LocalQueue",
     "event_loop_of",
-    "hear_of",
-    "line_of",
+    "flushing_handle_stimulus",
+    "local_queue_of",
+    "mark_announced",
     "runs_are_on",
-    "settling_handle_stimulus",
 ]
 
 #: Most tasks in the queue
@@ -79,7 +79,7 @@ set_transitions(
 )
 
 
-class Line:
+class LocalQueue:
     """The queue of tasks that threads of a worker may take next, and of those that they have ended.
 
     Parameters
@@ -106,7 +106,7 @@ class Line:
         The parameter.
     event_loop : asyncio.AbstractEventLoop
         The event loop of the worker.
-    foretold : dict
+    early_tasks : dict
         Early tasks, by key: threads have begun them, and the state machine has not started them.
     """
 
@@ -114,8 +114,8 @@ class Line:
         self,
         worker: Worker,
         executor: Any,
-        prepare: Callable[[Worker, Line, Any], Item | None],
-        make_early: Callable[[Worker, Line], EarlyTasks | None],
+        prepare: Callable[[Worker, LocalQueue, Any], Item | None],
+        make_early: Callable[[Worker, LocalQueue], EarlyTasks | None],
     ) -> None:
         self.worker = worker
         self.executor = executor
@@ -131,9 +131,9 @@ class Line:
         self.lock = store_lock(data_of(worker)) or RLock()
         #: Whether the stream of the scheduler's messages has ended
         self.is_closed = False
-        self.foretold: dict[Any, ForetoldItem] = {}
+        self.early_tasks: dict[Any, EarlyItem] = {}
         #: Early tasks that have not ended
-        self._foretold_running: set[Item] = set()
+        self._running_early: set[Item] = set()
         #: Number of threads that could begin an early task now; zero while other tasks are ready
         self._free_threads = 0
         self._next: deque[Item] = deque()
@@ -146,8 +146,8 @@ class Line:
         self._phase = AWAY
         self._timer: asyncio.TimerHandle | None = None
         self.early = make_early(worker, self) or EarlyTasks()
-        #: The `Keeper` that moves the state between Python and Rust, if there is one
-        self.keeper = self.early.keeper
+        #: The `StateOwner` that moves the state between Python and Rust, if there is one
+        self.state_owner = self.early.state_owner
 
     # Called by threads
 
@@ -175,7 +175,7 @@ class Line:
         if pool_thread_state.proceed is not _STAYS:
             # The event loop has a callback about a thread that left, and must run that first.
             with self.lock:
-                self._foretold_running.discard(item)
+                self._running_early.discard(item)
             self._call(self._leaver_ended, item)
             return None
         with self.lock:
@@ -190,8 +190,8 @@ class Line:
             ):
                 following = self._next.popleft()
                 following.claim()
-            elif not is_last and item in self._foretold_running:
-                self._foretold_running.discard(item)
+            elif not is_last and item in self._running_early:
+                self._running_early.discard(item)
                 # This task is already begun
                 following = self.early.begin_next()
             item.is_deferred = following is not None
@@ -199,7 +199,7 @@ class Line:
             item.is_deferred |= is_told
             if not is_told:
                 self._ended.append(item)
-            self._foretold_running.discard(item)
+            self._running_early.discard(item)
             # An early report has also set when the event loop is called.
             calls = not (is_told or self._is_called) and (
                 following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
@@ -218,12 +218,12 @@ class Line:
             if not self.event_loop.is_closed():
                 raise
 
-    def may_foretell(self) -> bool:
+    def may_start_early(self) -> bool:
         """Tell whether a task that arrives now could begin immediately; the lock is held."""
         return (
             not self._next
             and self._phase is not CHANGING
-            and len(self._foretold_running) < self._free_threads
+            and len(self._running_early) < self._free_threads
         )
 
     def is_to_hear(self) -> bool:
@@ -242,27 +242,27 @@ class Line:
         """Begin no early task until the event loop has counted free threads; the lock is held."""
         self._free_threads = 0
 
-    def foretell(self, key: Any, item: ForetoldItem) -> None:
+    def add_early(self, key: Any, item: EarlyItem) -> None:
         """Note that this thread begins an early task; the lock is held."""
-        self.foretold[key] = item
-        self._foretold_running.add(item)
+        self.early_tasks[key] = item
+        self._running_early.add(item)
 
     def close(self) -> None:
         """Wake the tasks that wait for the event loop: the stream has ended."""
         with self.lock:
             self.is_closed = True
-            for item in self.foretold.values():
+            for item in self.early_tasks.values():
                 item.wake()
 
-    def foretold_runs(self) -> bool:
+    def runs_early_task(self) -> bool:
         """Tell whether a thread runs an early task; the lock is held."""
-        return bool(self._foretold_running)
+        return bool(self._running_early)
 
-    def forget(self, key: Any) -> ForetoldItem | None:
+    def forget(self, key: Any) -> EarlyItem | None:
         """Remove and return an early task; None if there is none; the lock is held."""
-        item = self.foretold.pop(key, None)
+        item = self.early_tasks.pop(key, None)
         if item is not None:
-            self._foretold_running.discard(item)
+            self._running_early.discard(item)
         return item
 
     # Called by the event loop
@@ -274,17 +274,17 @@ class Line:
         awaits. In another thread, or during an operation that holds one of the locks, a read finds
         the results that have been reported.
         """
-        keeper, event_loop, lock = self.keeper, self.event_loop, self.early.lock
+        state_owner, event_loop, lock = self.state_owner, self.event_loop, self.early.lock
         if asyncio._get_running_loop() is not event_loop:
-            if keeper is not None:
-                keeper.catch_up()
+            if state_owner is not None:
+                state_owner.catch_up()
             return
         if lock is None or self._is_held or self.is_busy() or is_owned(lock) or is_owned(self.lock):
             return
         event_loop.call_soon(self._let_go)
         self._is_held = True
         self.holds += 1
-        if self.foretold or self._ended:
+        if self.early_tasks or self._ended:
             with lock:
                 try:
                     with self.lock:
@@ -319,7 +319,7 @@ class Line:
                 if stimuli:
                     self._pass_on(*stimuli)
                     self._tell()
-                self._lay_out()
+                self._stage_ready_tasks()
         finally:
             with self.lock:
                 self._enter(AWAY)
@@ -331,13 +331,13 @@ class Line:
 
     def _pass_on(self, *stimuli: Any) -> None:
         """Handle events in the state machine; Rust imports the state first if possible."""
-        if self.keeper is not None:
-            self.keeper.take_over()
+        if self.state_owner is not None:
+            self.state_owner.import_state()
         perform(self.worker, *stimuli)
 
     def perform(self, told: Any) -> None:
         """Perform instructions of the state machine that a thread's report has caused."""
-        perform_told(self.worker, told)
+        perform_instructions(self.worker, told)
         self.handle()
 
     def _hear(self) -> None:
@@ -349,7 +349,7 @@ class Line:
         while True:
             with self.lock:
                 self._enter(CHANGING)
-                if all(item.is_heard for item in self.foretold.values()):
+                if all(item.is_announced for item in self.early_tasks.values()):
                     return
                 self._enter(REPORTING)
             if not self.early.catch_up():
@@ -373,15 +373,15 @@ class Line:
             None if there is none. Unless the item is `READY`, a thread has it already.
         """
         key = task_state.key
-        if key not in self._items and key not in self.foretold:
+        if key not in self._items and key not in self.early_tasks:
             return None
         with self.lock:
-            foretold = self.forget(key)
-            if foretold is not None:
-                if foretold.run_id == task_state.run_id:
-                    foretold.adopt(task_state)
-                    return foretold
-                foretold.disown()
+            early_tasks = self.forget(key)
+            if early_tasks is not None:
+                if early_tasks.run_id == task_state.run_id:
+                    early_tasks.adopt(task_state)
+                    return early_tasks
+                early_tasks.disown()
             item = self._items.pop(key, None)
             if item is None:
                 return None
@@ -422,7 +422,7 @@ class Line:
             # If one raises, the others stay in the queue and are reported later.
             self._ended.popleft().finish()
 
-    def _lay_out(self) -> None:
+    def _stage_ready_tasks(self) -> None:
         """Fill the queue with the next tasks; the lock is held, and all reports are handled."""
         items, self._items = self._items, {}
         self._next.clear()
@@ -435,9 +435,9 @@ class Line:
         self._free_threads = 0
         if not starts_by_order(worker):
             return
-        keeper = self.keeper
-        if keeper is not None and keeper.core is not None:
-            ready: Iterable[Any] = keeper.first_ready(AHEAD_MAX)
+        state_owner = self.state_owner
+        if state_owner is not None and state_owner.core is not None:
+            ready: Iterable[Any] = state_owner.first_ready(AHEAD_MAX)
         else:
             ready = first_tasks(state.ready, AHEAD_MAX)
         room_bytes = INPUT_BYTES_MAX
@@ -445,7 +445,7 @@ class Line:
         for task_state in ready:
             has_any = True
             key = task_state.key
-            if key in self._items or key in self.foretold:
+            if key in self._items or key in self.early_tasks:
                 continue
             if inputs := inputs_of(task_state):
                 room_bytes -= sum(nbytes or 0 for _, nbytes in inputs)
@@ -486,8 +486,8 @@ class Line:
         for key, item in known.items():
             is_taken = item.state is not READY
             assert is_taken or item in queued, f"no thread can take {key!r}"
-            assert key not in self.foretold, f"{key!r} is queued, and has begun early"
-        assert self._foretold_running <= set(self.foretold.values()), "an early task has no key"
+            assert key not in self.early_tasks, f"{key!r} is queued, and has begun early"
+        assert self._running_early <= set(self.early_tasks.values()), "an early task has no key"
         assert len(self._next) <= AHEAD_MAX
         self.early.validate()
         # Early tasks must not overtake queued ones.
@@ -504,7 +504,7 @@ def runs_are_on(worker: Worker, executor: Any) -> bool:
     Parameters
     ----------
     worker : distributed.Worker
-        The worker; its events go through `settling_handle_stimulus` if that patch is installed.
+        The worker; its events go through `flushing_handle_stimulus` if that patch is installed.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         One of the worker's pools.
     """
@@ -512,7 +512,7 @@ def runs_are_on(worker: Worker, executor: Any) -> bool:
         worker.executors.get("default") is executor
         # A subclass may handle events in another way.
         and type(worker).handle_stimulus is Worker.handle_stimulus
-        and is_installed("worker.local_queue.settling_handle_stimulus")
+        and is_installed("worker.local_queue.flushing_handle_stimulus")
     )
 
 
@@ -522,33 +522,33 @@ def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:
     return event_loop
 
 
-def line_of(worker: Worker) -> Line | None:
+def local_queue_of(worker: Worker) -> LocalQueue | None:
     """Return the local queue of a worker's default pool; None if it has none."""
     queue: Any = getattr(worker.executors.get("default"), "_work_queue", None)
-    line: Line | None = getattr(queue, "line", None)
-    return line
+    local_queue: LocalQueue | None = getattr(queue, "local_queue", None)
+    return local_queue
 
 
-def hear_of(worker: Worker, key: Any) -> bool:
+def mark_announced(worker: Worker, key: Any) -> bool:
     """Note that the state machine gets a task now; tell whether a thread has begun it early."""
-    line = line_of(worker)
-    item = None if line is None else line.foretold.get(key)
+    local_queue = local_queue_of(worker)
+    item = None if local_queue is None else local_queue.early_tasks.get(key)
     if item is None:
         return False
-    item.is_heard = True
+    item.is_announced = True
     return True
 
 
-def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
+def flushing_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
     """Make a `Worker.handle_stimulus` that first handles the reports of threads."""
 
     def handle_stimulus(self: Worker, *stims: Any) -> None:
-        line = line_of(self)
-        if line is None:
+        local_queue = local_queue_of(self)
+        if local_queue is None:
             original(self, *stims)
-        elif not (line.foretold and _change_nothing(self.state, stims)):
+        elif not (local_queue.early_tasks and _change_nothing(self.state, stims)):
             # Does the same as `original`, whose digest was checked.
-            line.handle(*stims)
+            local_queue.handle(*stims)
 
     return handle_stimulus
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from backhaul.dask.worker.item_state import ItemState
 
-__all__ = ["EarlyTasks", "ForetoldItem", "Item"]
+__all__ = ["EarlyItem", "EarlyTasks", "Item"]
 
 
 class EarlyTasks:
@@ -14,7 +14,7 @@ class EarlyTasks:
 
     Attributes
     ----------
-    keeper : Keeper or None
+    state_owner : StateOwner or None
         Moves the state between Python and Rust.
     lock : threading.RLock or None
         The lock of the inbox, taken before that of the local queue.
@@ -22,7 +22,7 @@ class EarlyTasks:
         Waits for items of the queue of the pool, and for messages.
     """
 
-    keeper: Any = None
+    state_owner: Any = None
     lock: Any = None
     waits: Any = None
 
@@ -73,12 +73,12 @@ class Item(Protocol):
         """Report the end to the state machine; called by the event loop."""
 
 
-class ForetoldItem(Item, Protocol):
+class EarlyItem(Item, Protocol):
     """An early task: a thread has begun it before the event loop has its message."""
 
     run_id: int
     #: Whether the state machine has the task
-    is_heard: bool
+    is_announced: bool
 
     def adopt(self, task_state: Any) -> None:
         """Join the task to the state machine's task; called by the event loop."""

@@ -15,8 +15,8 @@ from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_
 
 __all__ = [
     "is_plain",
-    "no_plugin_hears_of_transitions",
-    "nobody_looks_on",
+    "is_unobserved",
+    "no_plugin_has_transition",
     "starts_by_order",
     "threads_suffice",
 ]
@@ -28,20 +28,20 @@ _logger = logging.getLogger("distributed.worker.state_machine")
 def is_plain(state: WorkerStateMachine) -> bool:
     """Tell whether a state machine is of a known class, and no program follows its steps."""
     kind = type(state)
-    return (kind is WorkerStateMachine or kind is SlottedWorkerState) and nobody_looks_on(state)
+    return (kind is WorkerStateMachine or kind is SlottedWorkerState) and is_unobserved(state)
 
 
-def nobody_looks_on(state: WorkerStateMachine) -> bool:
+def is_unobserved(state: WorkerStateMachine) -> bool:
     """Tell whether no program checks or follows the steps of a state machine."""
     return (
         not state.validate
         and not state.transition_counter_max
         and not _logger.isEnabledFor(logging.DEBUG)
-        and no_plugin_hears_of_transitions(state)
+        and no_plugin_has_transition(state)
     )
 
 
-def no_plugin_hears_of_transitions(state: WorkerStateMachine) -> bool:
+def no_plugin_has_transition(state: WorkerStateMachine) -> bool:
     """Tell whether no plugin overrides the method `transition`."""
     # A copy, because threads call this, too, while the event loop may add a plugin
     for plugin in tuple(state.plugins.values()):
@@ -74,11 +74,11 @@ def starts_by_order(worker: Worker) -> bool:
     if slots is not None and not slots.is_idle:
         return False
     # A plugin with `transition` is notified of each task when it starts.
-    return no_plugin_hears_of_transitions(state)
+    return no_plugin_has_transition(state)
 
 
 def _is_known_class(kind: Any) -> bool:
     """Tell whether a state machine has Dask's class, or one of Backhaul's, guarded or not."""
-    if hasattr(kind, "is_behind"):
+    if hasattr(kind, "is_backed_by_rust"):
         kind = kind.__base__
     return kind is WorkerStateMachine or kind is SlottedWorkerState

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from backhaul.dask.comm.comm import BackhaulComm
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import SharedInbox
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.names import Worker
 from backhaul.dask.config.settings import switched_on
 
-__all__ = ["reads_as_ours", "share_arrivals"]
+__all__ = ["reads_as_ours", "share_inbox"]
 
 
-def share_arrivals(
+def share_inbox(
     worker: Worker, comm: BackhaulComm, handle: Callable[[Any], None]
-) -> Arrivals | None:
+) -> SharedInbox | None:
     """Share the inbox of a worker's stream with its threads, if that is switched on.
 
     `handle` handles a message in the event loop, immediately.

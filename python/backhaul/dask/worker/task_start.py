@@ -11,20 +11,24 @@ from functools import partial
 from typing import Any
 
 from backhaul.dask.compat.names import WORKER_ANY_RUNNING, ThreadPoolExecutor, Worker
-from backhaul.dask.resource_pools.lease_context import holding, holding_nothing, send_beside
-from backhaul.dask.resource_pools.overflow_pool import BesideThreadPoolExecutor
+from backhaul.dask.resource_pools.lease_context import (
+    holding,
+    holding_nothing,
+    send_to_overflow_pool,
+)
+from backhaul.dask.resource_pools.overflow_pool import OverflowThreadPoolExecutor
 from backhaul.dask.resource_pools.worker_state import lease_of
-from backhaul.dask.worker.early_reader import work_ahead_for
+from backhaul.dask.worker.early_reader import early_reader_for
 from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.item_state import READY
-from backhaul.dask.worker.local_queue import Line, runs_are_on
-from backhaul.dask.worker.work_queue import quicken
+from backhaul.dask.worker.local_queue import LocalQueue, runs_are_on
+from backhaul.dask.worker.work_queue import install_work_queue
 
 __all__ = ["direct_start", "start_execution"]
 
 #: Pools that run a task as Dask's does
-_EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
+_EXECUTORS = frozenset({ThreadPoolExecutor, OverflowThreadPoolExecutor})
 
 #: Dask's own, whose source was read, even if a program replaces it later
 _EXECUTE = Worker.execute
@@ -60,8 +64,10 @@ def start_execution(
     """
     task_state = worker.state.tasks[key]
     executor = worker.executors.get(executor_name)
-    line: Line | None = getattr(getattr(executor, "_work_queue", None), "line", None)
-    execution: Any = None if line is None else line.take(task_state)
+    local_queue: LocalQueue | None = getattr(
+        getattr(executor, "_work_queue", None), "local_queue", None
+    )
+    execution: Any = None if local_queue is None else local_queue.take(task_state)
     if execution is not None and execution.state is not READY:
         # It was looked at when it was laid out.
         execution.name(span_id)
@@ -73,22 +79,22 @@ def start_execution(
         or not is_ordinary(worker, task_state)
     ):
         return False
-    if line is None:
-        quicken(executor, partial(_line_for, worker, executor))
-        line = getattr(executor._work_queue, "line", None)
+    if local_queue is None:
+        install_work_queue(executor, partial(_local_queue_for, worker, executor))
+        local_queue = getattr(executor._work_queue, "local_queue", None)
     if execution is None:
-        execution = Execution(worker, task_state, line)
+        execution = Execution(worker, task_state, local_queue)
         if not execution.take_data():
             return False
     execution.submit(executor, span_id)
     return True
 
 
-def _prepare(worker: Worker, line: Line, task_state: Any) -> Execution | None:
+def _prepare(worker: Worker, local_queue: LocalQueue, task_state: Any) -> Execution | None:
     """Make an item of a task that is ready; None if it goes Dask's way."""
     if not is_ordinary(worker, task_state):
         return None
-    execution = Execution(worker, task_state, line)
+    execution = Execution(worker, task_state, local_queue)
     return execution if execution.take_data() else None
 
 
@@ -112,7 +118,7 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
                 if not start_execution(
                     self, *args, span_id=span_id, executor_name=executor_name, **kwargs
                 ):
-                    send_beside(self, args[0], executor_name)
+                    send_to_overflow_pool(self, args[0], executor_name)
                     original(self, task_name, func, *args, span_id=span_id, **kwargs)
         elif not start_execution(self, *args, span_id=span_id, **kwargs):
             with holding_nothing():
@@ -121,8 +127,8 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return _start_async_instruction
 
 
-def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
+def _local_queue_for(worker: Worker, executor: ThreadPoolExecutor) -> LocalQueue | None:
     """Make the local queue of a pool whose threads may take tasks without the event loop."""
     if not runs_are_on(worker, executor):
         return None
-    return Line(worker, executor, _prepare, work_ahead_for)
+    return LocalQueue(worker, executor, _prepare, early_reader_for)

@@ -19,19 +19,19 @@ from typing import Any, Final
 from distributed import Status
 
 from backhaul._locks import is_owned
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import SharedInbox
 from backhaul.dask.comm.threaded_stream import SharedBatchedSend
 from backhaul.dask.compat.names import Worker, key_split
 from backhaul.dask.worker.core.events import Told
 from backhaul.dask.worker.event_makers import execute_success_event
-from backhaul.dask.worker.instructions import perform, perform_told
+from backhaul.dask.worker.instructions import perform, perform_instructions
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.local_queue import LocalQueue
 from backhaul.dask.worker.metrics import Sums, may_be_summed
-from backhaul.dask.worker.protocols import ForetoldItem
+from backhaul.dask.worker.protocols import EarlyItem
 from backhaul.dask.worker.spill_buffer import has_room, in_memory
 
-__all__ = ["ThreadEvents", "lives_through"]
+__all__ = ["ThreadEvents", "apply_completed"]
 
 #: Dask's method, whose digest was checked; a program may replace it later
 _BATCHED_SEND: Final = Worker.batched_send
@@ -44,16 +44,16 @@ class ThreadEvents:
     ----------
     worker : distributed.Worker
         The worker.
-    line : Line
+    local_queue : LocalQueue
         The local queue of its default pool.
-    arrivals : Arrivals
+    inbox : SharedInbox
         Inbox of messages of its scheduler.
     """
 
-    def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
+    def __init__(self, worker: Worker, local_queue: LocalQueue, inbox: SharedInbox) -> None:
         self._worker = worker
-        self._line = line
-        self._arrivals = arrivals
+        self._local_queue = local_queue
+        self._inbox = inbox
         self._sums = Sums()
         self._is_at_work = False
 
@@ -65,16 +65,16 @@ class ThreadEvents:
         The method does not wait for another thread that handles messages: the event loop calls this
         method often, and the owner of one lock may wait for the other.
         """
-        arrivals = self._arrivals
+        inbox = self._inbox
         # Nothing is handled while the event loop is at work, which reads the state with the local
         # queue's lock, nor while this thread has one of the locks: a finalizer may read the state.
         if (
-            not arrivals.has_unhandled(1)
-            or arrivals.is_handling
-            or self._line.is_busy()
-            or is_owned(arrivals.lock)
-            or is_owned(self._line.lock)
-            or not arrivals.lock.acquire(blocking=False)
+            not inbox.has_unhandled(1)
+            or inbox.is_handling
+            or self._local_queue.is_busy()
+            or is_owned(inbox.lock)
+            or is_owned(self._local_queue.lock)
+            or not inbox.lock.acquire(blocking=False)
         ):
             return False
         # Released objects are destroyed when this returns and the locks are free, because a
@@ -82,7 +82,7 @@ class ThreadEvents:
         gone: list[Any] = []
         try:
             # Code that the reports run may read the state, which calls this method again.
-            if arrivals.is_handling or self._is_at_work:
+            if inbox.is_handling or self._is_at_work:
                 return False
             self._is_at_work = True
             try:
@@ -91,21 +91,21 @@ class ThreadEvents:
                 self._is_at_work = False
         except Exception as error:
             # Ends the stream, as an error of a handler in the event loop does.
-            arrivals.fail(error)
+            inbox.fail(error)
             return True
         finally:
-            arrivals.lock.release()
+            inbox.lock.release()
 
     # Called by threads of the pool, between their tasks
 
     def are_handled_here(self) -> bool:
         """Tell whether threads may handle messages now; the lock of the local queue is held."""
-        worker, keeper = self._worker, self._line.keeper
+        worker, state_owner = self._worker, self._local_queue.state_owner
         return (
-            keeper is not None
-            and keeper.core is not None
-            and not self._line.holds
-            and not keeper.is_watched()
+            state_owner is not None
+            and state_owner.core is not None
+            and not self._local_queue.holds
+            and not state_owner.is_watched()
             and worker.status is Status.running
             and type(worker).batched_send is _BATCHED_SEND
             and may_be_summed(worker)
@@ -113,10 +113,10 @@ class ThreadEvents:
 
     def _handle_with_locks(self, gone: list[Any]) -> bool:
         """Handle messages; the lock of the inbox is held, and no other lock."""
-        line = self._line
-        with line.lock:
+        local_queue = self._local_queue
+        with local_queue.lock:
             # Reports of the event loop come first.
-            return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
+            return local_queue.may_be_told() and self.are_handled_here() and self._handle_all(gone)
 
     def _handle_all(self, gone: list[Any]) -> bool:
         """Handle messages up to the first for the event loop, and perform the instructions.
@@ -130,8 +130,8 @@ class ThreadEvents:
             self._tell(told)
 
     def _handle_messages(self, told: Told, gone: list[Any]) -> bool:
-        arrivals = self._arrivals
-        batches = arrivals.unhandled
+        inbox = self._inbox
+        batches = inbox.unhandled
         handled = 0
         for number, batch in enumerate(batches):
             messages = batch if isinstance(batch, (list, tuple)) else (batch,)
@@ -141,11 +141,11 @@ class ThreadEvents:
                     break
                 handled += 1
             if handled < len(messages):
-                arrivals.drop_first(number)
+                inbox.drop_first(number)
                 if handled:
-                    arrivals.replace_first(messages[handled:])
+                    inbox.replace_first(messages[handled:])
                 return number > 0 or handled > 0
-        arrivals.drop_first(len(batches))
+        inbox.drop_first(len(batches))
         return bool(batches)
 
     def _handle(self, message: Any, told: Told, gone: list[Any]) -> bool:
@@ -159,7 +159,9 @@ class ThreadEvents:
             if values is None:
                 return False
             gone += values
-            more = self._line.keeper.free(keys, message["stimulus_id"], is_unwatched=True)
+            more = self._local_queue.state_owner.free(
+                keys, message["stimulus_id"], is_unwatched=True
+            )
             if more is None:
                 return False
             told += more
@@ -168,16 +170,16 @@ class ThreadEvents:
 
     def _ended(self, message: dict[str, Any], told: Told, gone: list[Any]) -> bool:
         """Report an ended task; False, without any effect, if the event loop has to do that."""
-        line, worker = self._line, self._worker
+        local_queue, worker = self._local_queue, self._worker
         key, inputs = message["key"], message["who_has"]
-        item = line.foretold.get(key)
+        item = local_queue.early_tasks.get(key)
         if item is None or item.run_id != message["run_id"]:
             return False
         ending = item.ending()
         if ending is None or not has_room(data_of(worker), ending.nbytes):
             return False
         del message["op"]
-        answer = _gone_through(line, item, message, ending, is_unwatched=True)
+        answer = _gone_through(local_queue, item, message, ending, is_unwatched=True)
         if answer is None:
             message["op"] = "compute-task"
             return False
@@ -189,7 +191,7 @@ class ThreadEvents:
         if more:
             told += more
         if lived is None:
-            self._call(line.handle, _done(message, ending))
+            self._call(local_queue.handle, _done(message, ending))
         return True
 
     def _tell(self, told: Told) -> None:
@@ -206,13 +208,13 @@ class ThreadEvents:
                 return
         else:
             # One of the instructions may need a thread.
-            self._line.leave_threads()
-        self._call(self._line.perform, told)
+            self._local_queue.leave_threads()
+        self._call(self._local_queue.perform, told)
 
     def _call(self, function: Any, *args: Any) -> None:
         # The event loop may be closed, with the worker
         with contextlib.suppress(RuntimeError):
-            self._line.event_loop.call_soon_threadsafe(function, *args)
+            self._local_queue.event_loop.call_soon_threadsafe(function, *args)
 
     # Called by the event loop
 
@@ -221,16 +223,16 @@ class ThreadEvents:
         self._sums.publish(self._worker)
 
 
-def lives_through(line: Line, item: ForetoldItem, message: dict[str, Any]) -> bool:
+def apply_completed(local_queue: LocalQueue, item: EarlyItem, message: dict[str, Any]) -> bool:
     """Report an ended early task to the state machine, if Rust has the state.
 
     Called by the event loop.
 
     Parameters
     ----------
-    line : Line
+    local_queue : LocalQueue
         The local queue of the pool that has run the task.
-    item : ForetoldItem
+    item : EarlyItem
         The task, which has ended.
     message : dict
         The scheduler's message that requested the task, without ``op``.
@@ -241,45 +243,45 @@ def lives_through(line: Line, item: ForetoldItem, message: dict[str, Any]) -> bo
         False, without any effect, if Rust does not have the state, or Python has to handle the
         task.
     """
-    keeper = line.keeper
-    if keeper is None or line.is_busy():
+    state_owner = local_queue.state_owner
+    if state_owner is None or local_queue.is_busy():
         return False
-    with line.lock:
-        ending = item.ending() if keeper.take_over() else None
-        answer = None if ending is None else _gone_through(line, item, message, ending)
+    with local_queue.lock:
+        ending = item.ending() if state_owner.import_state() else None
+        answer = None if ending is None else _gone_through(local_queue, item, message, ending)
         if answer is None:
             return False
         lived, told = answer
         if lived is not False:
             item.settle(key_split(message["key"]), message["span_id"], message["who_has"])
-        perform_told(line.worker, told)
+        perform_instructions(local_queue.worker, told)
         if lived is None:
-            perform(line.worker, _done(message, ending))
+            perform(local_queue.worker, _done(message, ending))
         return True
 
 
 def _gone_through(
-    line: Line,
-    item: ForetoldItem,
+    local_queue: LocalQueue,
+    item: EarlyItem,
     message: dict[str, Any],
     ending: Any,
     *,
     is_unwatched: bool = False,
 ) -> tuple[bool | None, Told] | None:
-    """Handle both events of a task as `Keeper.live_through` does; the lock is held."""
-    key, threads = message["key"], line.worker.threads
+    """Handle both events of a task as `StateOwner.apply_completed_task` does; the lock is held."""
+    key, threads = message["key"], local_queue.worker.threads
     threads[key] = ending.thread
-    answer: tuple[bool | None, Told] | None = line.keeper.live_through(
+    answer: tuple[bool | None, Told] | None = local_queue.state_owner.apply_completed_task(
         message, ending[:6], is_unwatched=is_unwatched
     )
     if answer is None:
         del threads[key]
     elif answer[0] is False:
         # The state machine starts the task later, when it has a thread for the task.
-        item.is_heard = True
+        item.is_announced = True
         threads.pop(key, None)
     else:
-        line.forget(key)
+        local_queue.forget(key)
     return answer
 
 

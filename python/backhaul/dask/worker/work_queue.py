@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 
 from backhaul.dask.compat.instance_patches import EXECUTOR_QUEUE
 from backhaul.dask.compat.names import ThreadPoolExecutor, threads_lock
-from backhaul.dask.worker.local_queue import Line
+from backhaul.dask.worker.local_queue import LocalQueue
 
-__all__ = ["WAKE", "Waits", "WorkQueue", "quicken"]
+__all__ = ["WAKE", "Waits", "WorkQueue", "install_work_queue"]
 
 
 class Waits(Protocol):
@@ -28,22 +28,22 @@ class WorkQueue(queue.SimpleQueue[Any]):
     """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
 
     #: Local queue, from which the threads of the pool take tasks without this one
-    line: Line | None = None
+    local_queue: LocalQueue | None = None
     #: Waits for other things as well
-    ahead: Waits | None = None
+    reader: Waits | None = None
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item; never waits."""
-        if self.ahead is None:
+        if self.reader is None:
             super().put(item)
         else:
-            self.ahead.put(super().put, item)
+            self.reader.put(super().put, item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take an item; `queue.Empty` if there is none in time."""
-        if self.ahead is None or not block or timeout is None:
+        if self.reader is None or not block or timeout is None:
             return super().get(block, timeout)
-        return self.ahead.get(super().get, timeout)
+        return self.reader.get(super().get, timeout)
 
     @property
     def queue(self) -> WorkQueue:
@@ -67,9 +67,9 @@ class _Wake:
 WAKE: Final = _Wake()
 
 
-def quicken(
+def install_work_queue(
     executor: ThreadPoolExecutor,
-    make_line: Callable[[], Line | None],
+    make_local_queue: Callable[[], LocalQueue | None],
 ) -> None:
     """Give a thread pool that has no thread yet such a queue; others keep theirs.
 
@@ -77,8 +77,8 @@ def quicken(
     ----------
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         The pool.
-    make_line : callable
-        Makes the line that its threads are to take tasks from, or gives None.
+    make_local_queue : callable
+        Makes the local_queue that its threads are to take tasks from, or gives None.
     """
     if isinstance(executor._work_queue, WorkQueue) or executor._threads:
         return
@@ -91,8 +91,8 @@ def quicken(
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
                 work_queue = WorkQueue()
                 if EXECUTOR_QUEUE.install(executor, {"_work_queue": work_queue}):
-                    line = work_queue.line = make_line()
-                    if line is not None:
-                        work_queue.ahead = line.early.waits
+                    local_queue = work_queue.local_queue = make_local_queue()
+                    if local_queue is not None:
+                        work_queue.reader = local_queue.early.waits
     finally:
         threads_lock.release()

@@ -20,7 +20,7 @@ keep their order across an export.
 
 from __future__ import annotations
 
-from backhaul.dask.scheduler.core.export_state import Payloads, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core.export_state import Payloads, register_stealable, write_into
 from backhaul.dask.scheduler.core.import_state import adopt, name_text, obstacle
 
 __all__ = [
@@ -28,6 +28,6 @@ __all__ = [
     "adopt",
     "name_text",
     "obstacle",
-    "offer_to_thieves",
+    "register_stealable",
     "write_into",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from backhaul.dask.scheduler.core.guarded_classes import Guards
     from backhaul.dask.scheduler.core.live_core import LiveCore
 
-__all__ = ["Wishes"]
+__all__ = ["ClientInterests"]
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("distributed.scheduler")
 _MAY_BE_PLACED = (None, "released", "waiting", "no-worker", "memory", "erred")
 
 
-class Wishes:
+class ClientInterests:
     """Passes the requests of clients to a core.
 
     Parameters

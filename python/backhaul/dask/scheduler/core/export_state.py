@@ -34,8 +34,8 @@ __all__ = [
     "fill_times",
     "forgotten_task",
     "no_collection",
-    "offer_to_thieves",
     "refill",
+    "register_stealable",
     "whole",
     "write_into",
 ]
@@ -78,8 +78,9 @@ def write_into(
     """Export the whole state of a core to a scheduler, whose own code can then continue.
 
     The core is only read; it must not be used any more once the scheduler has handled an event.
-    State that the core does not have is unchanged: stealing (see `offer_to_thieves`), computations,
-    spans, metadata of tasks, events, the log of transitions, and memory use from heartbeats.
+    State that the core does not have is unchanged: stealing (see `register_stealable`),
+    computations, spans, metadata of tasks, events, the log of transitions, and memory use from
+    heartbeats.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def offer_to_thieves(scheduler: Any) -> None:
+def register_stealable(scheduler: Any) -> None:
     """Register all stealable tasks with Dask's work stealing.
 
     Called once, after `write_into`, if stealing was notified of no transitions before.

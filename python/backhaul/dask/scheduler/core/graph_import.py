@@ -13,7 +13,7 @@ from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots
 from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.key_text import KeyTexts
 from backhaul.dask.serialize.codec import codec
-from backhaul.dask.serialize.pickled_task import KeptSpec
+from backhaul.dask.serialize.pickled_task import PickledTask
 from backhaul.errors import ConfigError
 
 __all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
@@ -90,7 +90,7 @@ class Annotations:
         found = None
         # A task that arrived as a pickle has no requests, because the client would have sent a
         # graph otherwise; and a check would have to load the pickle.
-        if self._looks and type(node) is not KeptSpec:
+        if self._looks and type(node) is not PickledTask:
             found = needs_of(node)
         if not self._of_all and not self._by_type and found is None:
             return None

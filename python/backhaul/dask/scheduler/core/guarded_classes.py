@@ -91,7 +91,7 @@ class Guards:
         self._live = live
         self._scheduler_class = type(live.scheduler)
         self._guarded: list[tuple[Any, type]] = []
-        self._property = live.home.attribute
+        self._property = live.loop_thread.attribute
         self.tasks = tasks_of(live)
         self._worker = self._class(WorkerState, self._worker_attributes())
         self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
@@ -142,8 +142,8 @@ class Guards:
         upstream_who_has = self._scheduler_class.get_who_has
 
         def get_who_has(self: Any, keys: Any = None) -> Any:
-            if not live.home.is_here():
-                return live.home.do(lambda: self.get_who_has(keys))
+            if not live.loop_thread.is_current():
+                return live.loop_thread.run(lambda: self.get_who_has(keys))
             if keys is None:
                 live.escape("who_has of all")
                 return upstream_who_has(self)
@@ -159,7 +159,7 @@ class Guards:
             setattr(guarded, name, self._after_what_happened(name))
         guarded.transitions = self._transitions()
         guarded.__setattr__ = self._set_attribute()
-        for part in (live.membership, live.wishes, live.timeouts):
+        for part in (live.membership, live.interests, live.timeouts):
             for name, make in part.methods().items():
                 upstream = getattr(self._scheduler_class, name)
                 setattr(guarded, name, functools.wraps(upstream)(make(upstream)))
@@ -438,7 +438,7 @@ class Guards:
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if live.is_active and live.home.is_here():
+            if live.is_active and live.loop_thread.is_current():
                 live.forget_gone()
             found = original(self, *args, **kwargs)
             if then is not None:

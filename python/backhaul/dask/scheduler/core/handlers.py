@@ -253,7 +253,7 @@ class Handlers:
                 user_priority=more["user_priority"],
                 texts=texts,
                 groups=groups,
-                annotations=Annotations(more, live.annotations, address_of, live.room.slots),
+                annotations=Annotations(more, live.annotations, address_of, live.admission.slots),
                 actors=more["actors"],
             )
             fifo_timeout_s = float(parse_timedelta(more["fifo_timeout"]))
@@ -273,7 +273,7 @@ class Handlers:
             live.specs.setdefault(texts.text(key), (node, span_of[task[1]]))
         if texts.has_odd:
             live.leave_engine()
-        live.wishes.know_client(client)
+        live.interests.know_client(client)
         if live.streams is not None:
             live.streams.note_spans(span_of)
             parts["tasks"] = [
@@ -331,7 +331,7 @@ class Handlers:
             span_of = live.spans.observe(groups, update["span_metadata"], update["code"])
             if not live.is_active:
                 return None
-            live.wishes.know_client(update["client"])
+            live.interests.know_client(update["client"])
             if live.streams is not None:
                 live.streams.note_spans(span_of)
             live.learn_links()

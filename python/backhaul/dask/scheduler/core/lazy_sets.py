@@ -59,8 +59,8 @@ class _Lazy(Set[Any]):
         live = self._live
         if not live.is_active:
             return ask_own(self._own())
-        if not live.home.is_here():
-            return live.home.do(lambda: self._look(ask, ask_own))
+        if not live.loop_thread.is_current():
+            return live.loop_thread.run(lambda: self._look(ask, ask_own))
         live.look()
         try:
             return ask()

@@ -34,10 +34,10 @@ from backhaul.dask.scheduler import inline_results, run_record
 from backhaul.dask.scheduler import window as window_module
 from backhaul.dask.scheduler.core.adopted_tasks import SHUFFLE_PREFIX
 from backhaul.dask.scheduler.core.adoption_pause import AdoptionPause
-from backhaul.dask.scheduler.core.clients import Wishes
+from backhaul.dask.scheduler.core.clients import ClientInterests
 from backhaul.dask.scheduler.core.eligibility import refusal, settings_of
 from backhaul.dask.scheduler.core.engine_streams import EngineStreams
-from backhaul.dask.scheduler.core.export_state import no_collection, offer_to_thieves, write_into
+from backhaul.dask.scheduler.core.export_state import no_collection, register_stealable, write_into
 from backhaul.dask.scheduler.core.failures import Raised
 from backhaul.dask.scheduler.core.graph_import import is_plain
 from backhaul.dask.scheduler.core.guarded_classes import Guards
@@ -45,13 +45,13 @@ from backhaul.dask.scheduler.core.handler_overrides import watch
 from backhaul.dask.scheduler.core.handlers import Handlers
 from backhaul.dask.scheduler.core.import_state import adopt, empty
 from backhaul.dask.scheduler.core.key_text import KeyTexts
-from backhaul.dask.scheduler.core.loop_thread import Home
+from backhaul.dask.scheduler.core.loop_thread import LoopThread
 from backhaul.dask.scheduler.core.messages import send_messages
 from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, past_transitions
 from backhaul.dask.scheduler.core.placement import place_by_links, placement_of, write_placing
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.replicas import snapshots
-from backhaul.dask.scheduler.core.resources import Room, carried_threads
+from backhaul.dask.scheduler.core.resources import ResourceAdmission, carried_threads
 from backhaul.dask.scheduler.core.spans import Spans
 from backhaul.dask.scheduler.core.stealing import (
     Stealing,
@@ -140,16 +140,16 @@ class LiveCore:
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
         While the engine handles streams.
-    home, core, texts, specs, raised, tasks, spans, watchers, window, results : object
+    loop_thread, core, texts, specs, raised, tasks, spans, watchers, window, results : object
         While it is active: the thread that uses the core; the core; the texts of keys; run spec and
         id of the span, by text; exceptions of tasks; views of tasks; the spans; the notified
         plugins; the in-flight window and the inline results, or None.
-    membership, wishes, timeouts, stealing, room, annotations : object
+    membership, interests, timeouts, stealing, admission, annotations : object
         Likewise: the workers; the interests of clients; tasks that no worker can run; work
         stealing; tasks that request resources; annotations of tasks, by their payloads in the core.
     """
 
-    home: Home
+    loop_thread: LoopThread
     core: SchedulerCore
     texts: KeyTexts
     specs: dict[str, tuple[Any, str | None]]
@@ -159,9 +159,9 @@ class LiveCore:
     tasks: TaskViews
     watchers: Watchers
     membership: Membership
-    wishes: Wishes
+    interests: ClientInterests
     timeouts: Timeouts
-    room: Room
+    admission: ResourceAdmission
     stealing: Stealing
     window: CoreWindow | None
     results: inline_results.ResultCarrier | None
@@ -190,7 +190,7 @@ class LiveCore:
         began_s = monotonic()
         if began_s < self.pause.until_s or refusal(scheduler) is not None:
             return False
-        self.home = Home()
+        self.loop_thread = LoopThread()
         self.texts = KeyTexts()
         self.specs = {}
         self.annotations = {}
@@ -237,7 +237,7 @@ class LiveCore:
         scheduler = self.scheduler
         if (keeper := run_record.installed(scheduler)) is not None:
             self.core.record_runs(keeper.record)
-        self.room = Room(self)
+        self.admission = ResourceAdmission(self)
         self._placement = place_by_links(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
@@ -246,7 +246,7 @@ class LiveCore:
         undo.callback(self._write_back)
         undo.callback(self._guards.release)
         self.membership = Membership(self, self._guards)
-        self.wishes = Wishes(self, self._guards)
+        self.interests = ClientInterests(self, self._guards)
         self.timeouts = Timeouts(self, self._monotonic_offset_s)
         self.spans = Spans(self, self._guards)
         for key, ts in scheduler.tasks.items():
@@ -334,8 +334,8 @@ class LiveCore:
         """
         if not self.is_active:
             return
-        if not self.home.is_here():
-            self.home.do(lambda: self.escape(reason))
+        if not self.loop_thread.is_current():
+            self.loop_thread.run(lambda: self.escape(reason))
             return
         logger.debug("The scheduler's state leaves the core: %s", reason)
         began_s = monotonic()
@@ -349,14 +349,14 @@ class LiveCore:
         scheduler = self.scheduler
         self._write(self.membership.departed)
         # Dask called this method for these workers while the core had the others.
-        for ws in self.membership.strangers():
+        for ws in self.membership.unknown_workers():
             scheduler.check_idle_saturated(ws)
         scheduler.transition_log.extend(past_transitions(self))
         self.spans.write()
         if self.stealing.extension is None:
-            offer_to_thieves(scheduler)
+            register_stealable(scheduler)
         write_placing(self.core, scheduler, self.texts.key)
-        self.room.release()
+        self.admission.release()
         if scheduler.validate:
             scheduler.validate_state()
         self._drop_core()
@@ -447,7 +447,7 @@ class LiveCore:
     ) -> None:
         """Import results that a client put on workers; replaces `Scheduler.update_data`."""
         takes = bool(who_has) and self._has_core()
-        if not takes or not self.wishes.place(who_has, nbytes, client):
+        if not takes or not self.interests.place(who_has, nbytes, client):
             self.upstream_update_data(who_has=who_has, nbytes=nbytes, client=client)
 
     def take_calls(self, calls: TaskCalls, **update: Any) -> dict[str, float] | None:
@@ -578,7 +578,7 @@ class LiveCore:
         else:
             for last in core.take_gone_groups():
                 self.spans.gone(last)
-        self.room.tell_unmet()
+        self.admission.tell_unmet()
         self.watchers.tell()
         # After all notifications about the last task
         if self.is_active and not core.task_count():

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from backhaul.errors import EscapeError
 
-__all__ = ["WAIT_S_MAX", "Home"]
+__all__ = ["WAIT_S_MAX", "LoopThread"]
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 WAIT_S_MAX: Final = 30.0
 
 
-class Home:
+class LoopThread:
     """The thread that makes this, and the event loop that runs in it.
 
     Raises
@@ -37,11 +37,11 @@ class Home:
         self._event_loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
-    def is_here(self) -> bool:
+    def is_current(self) -> bool:
         """Tell whether the caller is in that thread."""
         return threading.get_ident() == self._thread
 
-    def do(self, look: Callable[[], _T]) -> _T:
+    def run(self, look: Callable[[], _T]) -> _T:
         """Run a function in the event loop and wait for it; for callers in other threads.
 
         Parameters
@@ -115,15 +115,15 @@ class Home:
 
         # By name, because the guard may be gone when the event loop runs this.
         def read_here(one: Any) -> Any:
-            return read(one) if self.is_here() else self.do(lambda: getattr(one, name))
+            return read(one) if self.is_current() else self.run(lambda: getattr(one, name))
 
         if write is None:
             return property(read_here)
 
         def write_here(one: Any, value: Any) -> None:
-            if self.is_here():
+            if self.is_current():
                 write(one, value)
             else:
-                self.do(lambda: setattr(one, name, value))
+                self.run(lambda: setattr(one, name, value))
 
         return property(read_here, write_here)

@@ -142,4 +142,4 @@ class Watchers:
         def write(plugin: Any, value: Any) -> None:
             vars(plugin)[name] = value
 
-        return live.home.attribute(name, read, write)
+        return live.loop_thread.attribute(name, read, write)

@@ -17,7 +17,7 @@ from backhaul.dask.resource_pools.worker_inventory import described
 if TYPE_CHECKING:
     from backhaul.dask.scheduler.core.live_core import LiveCore
 
-__all__ = ["Room", "carried_threads"]
+__all__ = ["ResourceAdmission", "carried_threads"]
 
 
 def carried_threads(scheduler: Any) -> Callable[[dict[str, Any]], float | None] | None:
@@ -33,7 +33,7 @@ def _threads(annotations: dict[str, Any]) -> float | None:
     return None if carried is None else carried[CPU]
 
 
-class Room:
+class ResourceAdmission:
     """Exchange of resource requests and of units in use between the slots and the core.
 
     Parameters

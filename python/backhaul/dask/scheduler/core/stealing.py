@@ -296,10 +296,10 @@ class Stealing:
         del vars(self.extension)["stealable"][worker]
 
     def _balance(self) -> None:
-        if self._live.home.is_here():
+        if self._live.loop_thread.is_current():
             self.balance()
         else:
-            self._live.home.do(self.balance)
+            self._live.loop_thread.run(self.balance)
 
     def _confirm(
         self, *, key: Any, state: str | None, stimulus_id: str, worker: str | None = None

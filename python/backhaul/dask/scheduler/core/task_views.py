@@ -319,8 +319,8 @@ class TasksOfCore(Tasks):
         live = self.live
         if not live.is_active:
             return ask_own(live.scheduler.tasks)
-        if not live.home.is_here():
-            return live.home.do(lambda: self._look(ask, key, ask_own))
+        if not live.loop_thread.is_current():
+            return live.loop_thread.run(lambda: self._look(ask, key, ask_own))
         return ask(key)
 
     def _all(self, what: str) -> Any:

@@ -103,7 +103,7 @@ class Membership:
         #: Losses that the event of a worker that leaves reports, by address
         self._lost: dict[str, _Losses] = {}
 
-    def strangers(self) -> list[Any]:
+    def unknown_workers(self) -> list[Any]:
         """List the workers that Dask has and the core does not have."""
         workers = self._live.scheduler.workers.items()
         return [ws for address, ws in workers if address not in self.known]
@@ -261,7 +261,7 @@ class Membership:
         if not are_amounts(ws.resources):
             live.escape("resources that are no numbers")
             return
-        if live.room.is_first_with_cpu(ws):
+        if live.admission.is_first_with_cpu(ws):
             live.escape("resources of a worker that are called as threads are")
             return
         now_s = time()
@@ -271,7 +271,7 @@ class Membership:
         self.known.add(ws.address)
         self.departed.pop(ws.address, None)
         self._guards.guard_worker(ws)
-        live.room.describe(ws)
+        live.admission.describe(ws)
         live.call(
             live.core.handle_worker_added,
             stimulus_id,

@@ -1,9 +1,9 @@
 """The state of a worker's state machine in Rust, until a program reads other parts of it.
 
-Entry points: `ownership.Keeper` moves the state between Rust and Dask's objects (`state_transfer`);
-`events` gives Dask's events to Rust; `dask_instructions` makes Dask's instructions of its answers;
-`guarded_state` and `task_view` answer programs that read. The design is in
-``docs/design/worker-core.md``.
+Entry points: `ownership.StateOwner` moves the state between Rust and Dask's objects
+(`state_transfer`); `events` gives Dask's events to Rust; `dask_instructions` makes Dask's
+instructions of its answers; `guarded_state` and `task_view` answer programs that read. The design
+is in ``docs/design/worker-core.md``.
 
 Threads: any thread, with the lock.
 

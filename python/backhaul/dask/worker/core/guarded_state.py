@@ -14,9 +14,9 @@ from backhaul.dask.compat.names import WorkerStateMachine
 from backhaul.dask.worker.core import state_transfer
 from backhaul.dask.worker.core.dask_instructions import made
 from backhaul.dask.worker.core.events import Told
-from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, caught_up_methods
+from backhaul.dask.worker.lazy_collections import LazyLog, LazyTasks, caught_up_methods
 
-__all__ = ["CoreTasks", "LinesBehind", "LogBehind", "Owner", "behind_class", "ready_count"]
+__all__ = ["CoreLines", "CoreLog", "CoreTasks", "Owner", "make_guarded_class", "ready_count"]
 
 #: Attributes whose reads export the state to Python
 _LOOKS: Final = (
@@ -46,13 +46,13 @@ class Owner(Protocol):
     def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
         """Handle events in Rust up to the first that Python has to handle."""
 
-    def give_back(self) -> None:
+    def export_state(self) -> None:
         """Export the state to Python."""
 
     def catch_up(self) -> None:
         """Report ended tasks to the state, before a read of it."""
 
-    def give_up(self) -> None:
+    def sync_and_export(self) -> None:
         """Catch up, then export the state, before a read that the core does not answer."""
 
     def task(self, key: Any) -> Any:
@@ -68,7 +68,7 @@ def ready_count(state: WorkerStateMachine) -> int:
     return len(state.ready) if count is None else count
 
 
-def behind_class(kind: type, owner: Owner) -> type:
+def make_guarded_class(kind: type, owner: Owner) -> type:
     """Make the class of one state machine while Rust has its state.
 
     Parameters
@@ -89,14 +89,14 @@ def behind_class(kind: type, owner: Owner) -> type:
 
     def put(self: Any, name: str, value: Any) -> None:
         if name != "__class__":
-            owner.give_up()
+            owner.sync_and_export()
         object.__setattr__(self, name, value)
 
     members: dict[str, Any] = {
         "__slots__": (),
         "__module__": kind.__module__,
         "__setattr__": put,
-        "is_behind": True,
+        "is_backed_by_rust": True,
         "core_owner": owner,
         "handle_stimulus": handle_stimulus,
         "running": _told("running", owner, bool),
@@ -132,7 +132,7 @@ def _look(name: str, owner: Owner) -> property:
     slot = WorkerStateMachine.__dict__[name]
 
     def get(self: Any) -> Any:
-        owner.give_up()
+        owner.sync_and_export()
         return slot.__get__(self)
 
     return property(get)
@@ -151,14 +151,14 @@ def _task_counter(owner: Owner) -> property:
     return property(get)
 
 
-class LogBehind(KeptLog):
+class CoreLog(LazyLog):
     """A log while Rust has the state: a read exports the state to Python."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
 
-class LinesBehind(LogBehind):
+class CoreLines(CoreLog):
     """The log of transitions while Rust has the state: Rust keeps the lines that others append."""
 
     __slots__ = ()
@@ -174,8 +174,8 @@ class LinesBehind(LogBehind):
                 core.add_line(line)
 
 
-class CoreTasks(KeptTasks):
-    """`KeptTasks` while Rust has the state: a read of more than a single task exports the state."""
+class CoreTasks(LazyTasks):
+    """`LazyTasks` while Rust has the state: a read of more than a single task exports the state."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -203,5 +203,5 @@ class CoreTasks(KeptTasks):
         return default if task is None else task
 
 
-for _kind in (CoreTasks, LogBehind):
-    caught_up_methods(_kind, lambda kept: kept.owner.give_up())
+for _kind in (CoreTasks, CoreLog):
+    caught_up_methods(_kind, lambda kept: kept.owner.sync_and_export())

@@ -29,13 +29,18 @@ from backhaul.dask.placement.fetch_order import knows_links
 from backhaul.dask.resource_pools.worker_state import SlottedWorkerState
 from backhaul.dask.worker.core import state_transfer
 from backhaul.dask.worker.core.events import Told, handle, is_odd
-from backhaul.dask.worker.core.guarded_state import CoreTasks, LinesBehind, LogBehind, behind_class
+from backhaul.dask.worker.core.guarded_state import (
+    CoreLines,
+    CoreLog,
+    CoreTasks,
+    make_guarded_class,
+)
 from backhaul.dask.worker.core.task_view import forgotten, new_view
-from backhaul.dask.worker.lazy_collections import KeptLog, KeptTasks, data_of, known_task
+from backhaul.dask.worker.lazy_collections import LazyLog, LazyTasks, data_of, known_task
 from backhaul.dask.worker.spill_buffer import may_be_guarded
-from backhaul.dask.worker.state_checks import is_plain, nobody_looks_on, threads_suffice
+from backhaul.dask.worker.state_checks import is_plain, is_unobserved, threads_suffice
 
-__all__ = ["Keeper", "keeper_for"]
+__all__ = ["StateOwner", "state_owner_for"]
 
 #: How long Python keeps the state after a read, in seconds: at first, and at most after many reads
 _REST_S: Final = 0.25
@@ -62,13 +67,13 @@ class Reporter(Protocol):
         """Report ended tasks to the state, as far as this thread may."""
 
 
-class Keeper:
+class StateOwner:
     """Moves the state of one worker's state machine between Python and Rust.
 
     Parameters
     ----------
     state : distributed.worker_state_machine.WorkerState
-        Of Dask's class, or of Backhaul's class with slots. Its tasks are `KeptTasks`.
+        Of Dask's class, or of Backhaul's class with slots. Its tasks are `LazyTasks`.
     lock : threading.RLock
         Held by any thread that calls the state machine.
     rests : bool, default True
@@ -98,13 +103,13 @@ class Keeper:
         self.core: WorkerCore | None = None
         self._rests = rests
         self._kind: Any = type(state)
-        self._behind = behind_class(self._kind, self)
+        self._guarded_class = make_guarded_class(self._kind, self)
         #: Objects that a program may refer to, with the class of each while Rust has the state, and
         #: the class while Python has it
         self._kept: list[tuple[Any, type, type]] = [
-            (state.tasks, CoreTasks, KeptTasks),
-            (state.log, LinesBehind, KeptLog),
-            (state.stimulus_log, LogBehind, KeptLog),
+            (state.tasks, CoreTasks, LazyTasks),
+            (state.log, CoreLines, LazyLog),
+            (state.stimulus_log, CoreLog, LazyLog),
         ]
         for kept, _, _ in self._kept:
             kept.owner = self
@@ -116,12 +121,12 @@ class Keeper:
 
     # Called with the lock
 
-    def take_over(self) -> bool:
+    def import_state(self) -> bool:
         """Import the state into Rust if possible; tell whether Rust has it."""
         if self.core is not None:
             return True
         began_s = monotonic()
-        if not self._may_take_over():
+        if not self._may_import():
             return False
         core = WorkerCore(
             address=self._state.address,
@@ -140,13 +145,13 @@ class Keeper:
         self._change_s = monotonic() - began_s
         # From here on a read waits for the lock.
         self.core = core
-        self._state.__class__ = self._behind
+        self._state.__class__ = self._guarded_class
         for kept, behind, _ in self._kept:
             kept.__class__ = behind
         state_transfer.let_go(core, self._state, self)
         return True
 
-    def _may_take_over(self) -> bool:
+    def _may_import(self) -> bool:
         state = self._state
         if (
             type(state) is not self._kind
@@ -218,13 +223,13 @@ class Keeper:
         for number, event in enumerate(events):
             more = None if self.is_watched() else self._handled(event, handled_s)
             if more is None:
-                self.give_back()
+                self.export_state()
                 return told, number
             told += more
             self._keep_small()
         return told, len(events)
 
-    def live_through(
+    def apply_completed_task(
         self, message: dict[str, Any], done: tuple[Any, ...], *, is_unwatched: bool = False
     ) -> tuple[bool | None, Told] | None:
         """Handle both the arrival and the success of a task that the scheduler knows to have ended.
@@ -275,7 +280,7 @@ class Keeper:
 
     def _as_theirs(self, error: Exception) -> Exception:
         """Convert an error of Rust to the one that Dask raises."""
-        self.give_back()
+        self.export_state()
         if isinstance(error, AssertionError) or not error.args:
             return error
         match error.args:
@@ -294,7 +299,7 @@ class Keeper:
 
     def _keep_small(self) -> None:
         if self._rests and self.core is not None and len(self.core) > _TASKS_MAX:
-            self.give_back()
+            self.export_state()
 
     def is_watched(self) -> bool:
         """Tell whether transitions need Python.
@@ -302,7 +307,7 @@ class Keeper:
         They do if they are validated, if a plugin is notified of them, or if the costs of links
         decide which worker is asked for data.
         """
-        return not nobody_looks_on(self._state) or knows_links(self._state.address)
+        return not is_unobserved(self._state) or knows_links(self._state.address)
 
     # Called by any thread
 
@@ -315,12 +320,12 @@ class Keeper:
         if self._reporter is not None:
             self._reporter.report()
 
-    def give_up(self) -> None:
+    def sync_and_export(self) -> None:
         """Catch up, then export the state to Python, because a program reads it."""
         self.catch_up()
-        self.give_back()
+        self.export_state()
 
-    def give_back(self) -> None:
+    def export_state(self) -> None:
         """Export the state to Python; no effect if Python has it.
 
         Raises
@@ -396,14 +401,14 @@ class Keeper:
             return self.core.knows(key)
 
 
-def keeper_for(worker: Worker, line: Any, reporter: Reporter) -> Keeper | None:
-    """Make the `Keeper` of a worker's state; None if Python always has it.
+def state_owner_for(worker: Worker, local_queue: Any, reporter: Reporter) -> StateOwner | None:
+    """Make the `StateOwner` of a worker's state; None if Python always has it.
 
     Parameters
     ----------
     worker : distributed.Worker
         The worker.
-    line : backhaul.dask.worker.local_queue.Line
+    local_queue : backhaul.dask.worker.local_queue.LocalQueue
         Of its default pool.
     reporter : Reporter
         Reports ended tasks.
@@ -413,13 +418,13 @@ def keeper_for(worker: Worker, line: Any, reporter: Reporter) -> Keeper | None:
         not switched_on("hot-path.worker-core")
         or type(state) not in (WorkerStateMachine, SlottedWorkerState)
         # A program may refer to a plain dictionary or log that was there before.
-        or type(state.tasks) is not KeptTasks
-        or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
+        or type(state.tasks) is not LazyTasks
+        or not all(type(log) is LazyLog for log in (state.log, state.stimulus_log))
         or not may_be_guarded(data_of(worker))
         or not WORKER_CORE.fits_on(state)
     ):
         return None
-    return Keeper(state, line.lock, reporter=reporter)
+    return StateOwner(state, local_queue.lock, reporter=reporter)
 
 
 def _error_of(error: BaseException) -> tuple[Any, ...]:

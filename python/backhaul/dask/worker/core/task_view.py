@@ -72,7 +72,7 @@ class Holder(Protocol):
     def lock(self) -> Any:
         """The lock of the state."""
 
-    def give_back(self) -> None:
+    def export_state(self) -> None:
         """Export the state to Python."""
 
     def task(self, key: Any) -> Any:
@@ -176,7 +176,7 @@ def taken_over(view: Any) -> Any:
     """Export the state to Python, and return the task there."""
     holder = _holder_of(view)
     if holder is not None:
-        holder.give_back()
+        holder.export_state()
         if type(view) is CoreTask:
             # The state that had this task is gone.
             forgotten(view)

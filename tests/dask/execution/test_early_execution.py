@@ -30,11 +30,11 @@ from distributed.worker import get_data_from_worker
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 from backhaul.dask import resources
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import SharedInbox
 from backhaul.dask.compat import activation
-from backhaul.dask.worker.core.ownership import Keeper
-from backhaul.dask.worker.early_execution import Foretold
-from backhaul.dask.worker.early_reader import WorkAhead
+from backhaul.dask.worker.core.ownership import StateOwner
+from backhaul.dask.worker.early_execution import EarlyExecution
+from backhaul.dask.worker.early_reader import EarlyReader
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -58,31 +58,31 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     whole.clear()
     gates.clear()
     counted.clear()
-    begin, tell = WorkAhead._begin, Foretold.tell_ahead
+    begin, tell = EarlyReader._begin, EarlyExecution.tell_ahead
 
-    def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
+    def noting_begin(self: EarlyReader, message: dict[str, Any]) -> EarlyExecution | None:
         found = begin(self, message)
         if found is not None:
             begun.append(message["key"])
         return found
 
-    def noting_tell(self: Foretold, *, is_last: bool) -> bool:
+    def noting_tell(self: EarlyExecution, *, is_last: bool) -> bool:
         is_told = tell(self, is_last=is_last)
         if is_told:
             told.append(self._key)
         return is_told
 
-    def noting_lived(self: Keeper, message: dict[str, Any], done: Any, **looks: bool) -> Any:
+    def noting_lived(self: StateOwner, message: dict[str, Any], done: Any, **looks: bool) -> Any:
         key = message["key"]
         answer = in_rust(self, message, done, **looks)
         if answer is not None and answer[0]:
             whole.append(key)
         return answer
 
-    in_rust = Keeper.live_through
-    monkeypatch.setattr(Keeper, "live_through", noting_lived)
-    monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
-    monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
+    in_rust = StateOwner.apply_completed_task
+    monkeypatch.setattr(StateOwner, "apply_completed_task", noting_lived)
+    monkeypatch.setattr(EarlyReader, "_begin", noting_begin)
+    monkeypatch.setattr(EarlyExecution, "tell_ahead", noting_tell)
     activation.install()
     yield
     for gate in gates.values():
@@ -166,7 +166,7 @@ def test_another_worker_gets_a_result_that_a_thread_has_reported() -> None:
 
         def count(dask_worker: Worker) -> tuple[int, int]:
             log = [entry for entry in dask_worker.state.log if len(entry) > 2]
-            told_ahead = sum(type(entry[-2]).__name__ == "ToldStimulus" for entry in log)
+            told_ahead = sum(type(entry[-2]).__name__ == "SentStimulusId" for entry in log)
             return told_ahead, sum(entry[1] == "missing-dep" for entry in log)
 
         counted = await client.run(count)
@@ -353,8 +353,8 @@ def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> 
             await eventually(partial(lacks, worker, name))
             assert await chain(client, 3) == 3
         await eventually(lambda: not worker.state.executing)
-        line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
-        assert not line.foretold
+        line = worker.executors["default"]._work_queue.local_queue  # type: ignore[attr-defined]
+        assert not line.early_tasks
         assert {key for key in begun if str(key).startswith("hold")}
 
     run()
@@ -459,15 +459,15 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
         known.clear()
         one = other = future = None
         for worker in (a, b):
-            line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+            line = worker.executors["default"]._work_queue.local_queue  # type: ignore[attr-defined]
             left: set[Any] = set()
             for _ in range(1000):
                 # Failed tasks are held by their exceptions.
                 left = {ts.state for ts in worker.state.tasks.values()} - {"error"}
-                if not left and not line.foretold:
+                if not left and not line.early_tasks:
                     break
                 await asyncio.sleep(0.01)
-            assert not line.foretold
+            assert not line.early_tasks
             assert not left
             worker.state.validate_state()
         assert bool(whole) is (seed % 2 == 1)
@@ -501,13 +501,13 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
         entered.clear()
         for name in "abc":
             gates[name] = threading.Event()
-        line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
-        arrivals = worker.batched_stream.comm.arrivals  # type: ignore[union-attr]
+        line = worker.executors["default"]._work_queue.local_queue  # type: ignore[attr-defined]
+        inbox = worker.batched_stream.comm.inbox  # type: ignore[union-attr]
 
-        taken = arrivals.taken
+        taken = inbox.taken
 
         async def arrived(count: int) -> None:
-            await eventually(lambda: arrivals.taken + len(arrivals.unhandled) >= taken + count)
+            await eventually(lambda: inbox.taken + len(inbox.unhandled) >= taken + count)
 
         first = client.submit(wait_for, "a", key="first")
         await eventually(lambda: entered)
@@ -519,7 +519,7 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
             await eventually(lambda: "first" not in worker.state.tasks)
             gates["a"].clear()
             entered.clear()
-            taken = arrivals.taken
+            taken = inbox.taken
             first = client.submit(wait_for, "a", key="first")
             await eventually(lambda: entered)
         bad = client.submit(wait_and_fail, "b", key="bad")
@@ -545,7 +545,7 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
         assert [await first, await third] == [1, 1]
         with pytest.raises(ValueError, match="b"):
             await bad
-        assert not line.foretold or set(line.foretold) <= set(told)
+        assert not line.early_tasks or set(line.early_tasks) <= set(told)
 
     run()
 
@@ -585,13 +585,13 @@ def test_ended_tasks_of_a_message_are_handled_and_the_rest_left_to_threads(
     """A message of many tasks takes longer than the event loop may be behind."""
     monkeypatch.setattr("backhaul.dask.worker.early_messages.LEFT_S", 300)
     parts: list[int] = []
-    take_parts = Arrivals._take_parts
+    take_parts = SharedInbox._take_parts
 
-    def noting(self: Arrivals, count: int) -> Any:
+    def noting(self: SharedInbox, count: int) -> Any:
         parts.append(count)
         return take_parts(self, count)
 
-    monkeypatch.setattr(Arrivals, "_take_parts", noting)
+    monkeypatch.setattr(SharedInbox, "_take_parts", noting)
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
@@ -634,7 +634,7 @@ def test_a_request_without_need_of_begun_tasks_handles_none_of_them(
         await eventually(lambda: here.key in worker.data)
         for module in ("early_reader", "early_messages"):
             monkeypatch.setattr(f"backhaul.dask.worker.{module}.BEHIND_S", 60)
-        line: Any = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+        line: Any = worker.executors["default"]._work_queue.local_queue  # type: ignore[attr-defined]
         for _ in range(100):
             gates["first"] = threading.Event()
             first = client.submit(wait_for, "first", pure=False)
@@ -650,11 +650,11 @@ def test_a_request_without_need_of_begun_tasks_handles_none_of_them(
         worker.find_missing()
         found = await get_data_from_worker(worker.rpc, [here.key], worker.address)
         assert found == {"status": "OK", "data": {here.key: 2}}
-        assert first.key in line.foretold
-        assert not line.foretold[first.key].is_heard
+        assert first.key in line.early_tasks
+        assert not line.early_tasks[first.key].is_announced
         # Any other event makes the loop handle it.
         worker.handle_stimulus(UnpauseEvent(stimulus_id="test"))
-        assert first.key not in line.foretold
+        assert first.key not in line.early_tasks
         assert worker.state.tasks[first.key].state == "executing"
         gates["first"].set()
         assert await first == 1
@@ -668,19 +668,19 @@ def test_a_reported_task_holds_no_context(monkeypatch: pytest.MonkeyPatch, valid
     """It gets another one where the state machine handles the release."""
     dropped: list[bool] = []
     made: list[Any] = []
-    end, whole_context = Foretold._end, Foretold._whole_context
+    end, whole_context = EarlyExecution._end, EarlyExecution._whole_context
 
-    def noting_end(self: Foretold) -> None:
+    def noting_end(self: EarlyExecution) -> None:
         end(self)
         dropped.append(self._context is None)
 
-    def noting_made(self: Foretold) -> Any:
+    def noting_made(self: EarlyExecution) -> Any:
         if self._context is None:
             made.append(self._key)
         return whole_context(self)
 
-    monkeypatch.setattr(Foretold, "_end", noting_end)
-    monkeypatch.setattr(Foretold, "_whole_context", noting_made)
+    monkeypatch.setattr(EarlyExecution, "_end", noting_end)
+    monkeypatch.setattr(EarlyExecution, "_whole_context", noting_made)
 
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:

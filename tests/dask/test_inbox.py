@@ -16,7 +16,7 @@ from distributed.comm import CommClosedError
 from distributed.protocol import to_serialize
 from distributed.utils_test import gen_test
 
-from backhaul.dask.comm.inbox import Arrivals
+from backhaul.dask.comm.inbox import SharedInbox
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 DEADLINE_S = 60.0
 
 
-def look(arrivals: Arrivals, until: threading.Event, seed: int) -> list[Any]:
+def look(inbox: SharedInbox, until: threading.Event, seed: int) -> list[Any]:
     """Look at what arrives until told to stop, as a thread that acts on some of it."""
     chance = random.Random(seed)
     seen: list[Any] = []
     while not until.is_set():
-        arrivals.wait(chance.choice([0.0, 0.0005, 0.01]))
-        with arrivals.lock:
-            arrivals.receive()
-            known = max(0, len(seen) - arrivals.taken)
+        inbox.wait(chance.choice([0.0, 0.0005, 0.01]))
+        with inbox.lock:
+            inbox.receive()
+            known = max(0, len(seen) - inbox.taken)
             # Messages that the event loop took alone
-            seen += [None] * (arrivals.taken - len(seen))
-            seen += arrivals.unhandled[known:]
-            may_look = arrivals.may_look()
-        arrivals.call(chance.choice([0.0, 0.002, 0.005]))
+            seen += [None] * (inbox.taken - len(seen))
+            seen += inbox.unhandled[known:]
+            may_look = inbox.may_look()
+        inbox.call(chance.choice([0.0, 0.002, 0.005]))
         if not may_look or chance.random() < 0.1:
             time.sleep(0.001)
     return seen
@@ -47,11 +47,11 @@ def look(arrivals: Arrivals, until: threading.Event, seed: int) -> list[Any]:
 @gen_test()
 async def test_the_event_loop_gets_everything_in_order(lane: str, comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         stop = threading.Event()
         count = 2000
         with ThreadPoolExecutor(1) as executor:
-            looking = executor.submit(look, arrivals, stop, 7)
+            looking = executor.submit(look, inbox, stop, 7)
 
             async def send() -> None:
                 chance = random.Random(3)
@@ -67,7 +67,7 @@ async def test_the_event_loop_gets_everything_in_order(lane: str, comm_pair: Com
                     received += [each["n"] for each in await asyncio.wait_for(b.read_arrived(), 60)]
             finally:
                 stop.set()
-                arrivals.rouse()
+                inbox.rouse()
             await sending
             seen = looking.result()
         assert received == list(range(count))
@@ -80,14 +80,14 @@ async def test_the_event_loop_gets_everything_in_order(lane: str, comm_pair: Com
 @gen_test()
 async def test_a_message_that_a_thread_has_seen_waits_for_its_time(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         reading = asyncio.create_task(b.read_arrived())
         with ThreadPoolExecutor(1) as executor:
             for within_s in (0.05, 0.01):
                 while True:
-                    while arrivals.is_handling:
+                    while inbox.is_handling:
                         await asyncio.sleep(0.001)
-                    waiting = asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
+                    waiting = asyncio.wrap_future(executor.submit(inbox.wait, DEADLINE_S))
                     await asyncio.sleep(0.02)
                     await a.write({"op": "x"})
                     either: list[asyncio.Future[Any]] = [waiting, reading]
@@ -96,15 +96,15 @@ async def test_a_message_that_a_thread_has_seen_waits_for_its_time(comm_pair: Co
                         break
                     # The thread came too late, so the event loop was called.
                     assert await reading == [{"op": "x"}]
-                    arrivals.rouse(or_next=True)
+                    inbox.rouse(or_next=True)
                     await waiting
                     reading = asyncio.create_task(b.read_arrived())
                 assert await waiting
-                with arrivals.lock:
-                    arrivals.receive()
-                    assert arrivals.unhandled == [{"op": "x"}]
+                with inbox.lock:
+                    inbox.receive()
+                    assert inbox.unhandled == [{"op": "x"}]
                 start_s = time.monotonic()
-                arrivals.call(within_s)
+                inbox.call(within_s)
                 assert await asyncio.wait_for(reading, DEADLINE_S) == [{"op": "x"}]
                 assert time.monotonic() - start_s >= within_s * 0.9
                 reading = asyncio.create_task(b.read_arrived())
@@ -119,10 +119,10 @@ async def test_messages_that_are_not_for_threads_go_to_the_event_loop(
     lane: str, comm_pair: CommPair
 ) -> None:
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         with ThreadPoolExecutor(1) as executor:
             stop = threading.Event()
-            looking = executor.submit(look, arrivals, stop, 1)
+            looking = executor.submit(look, inbox, stop, 1)
             long = np.arange(1 << 20)
             await a.write({"n": 0})
             await a.write({"n": 1, "long": to_serialize(long)})
@@ -133,7 +133,7 @@ async def test_messages_that_are_not_for_threads_go_to_the_event_loop(
                     received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
             finally:
                 stop.set()
-                arrivals.rouse()
+                inbox.rouse()
             looking.result()
         assert [each["n"] for each in received] == [0, 1, 2]
         assert (received[1]["long"] == long).all()
@@ -167,34 +167,34 @@ async def test_messages_before_the_end_are_read_and_waiting_threads_return(
     lane: str, comm_pair: CommPair
 ) -> None:
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         await a.write({"n": 0})
         await a.close()
         assert await asyncio.wait_for(b.read_arrived(), DEADLINE_S) == [{"n": 0}]
         with pytest.raises(CommClosedError):
             await b.read_arrived()
         with ThreadPoolExecutor(1) as executor:
-            assert await asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
-        with arrivals.lock:
-            arrivals.receive()
-            assert not arrivals.unhandled
+            assert await asyncio.wrap_future(executor.submit(inbox.wait, DEADLINE_S))
+        with inbox.lock:
+            inbox.receive()
+            assert not inbox.unhandled
 
 
 @gen_test()
 async def test_a_sender_that_never_stops_is_held_up(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         for number in range(1000):
             await a.write({"n": number})
         deadline = time.monotonic() + 1
-        while time.monotonic() < deadline and arrivals.may_look():
-            with arrivals.lock:
-                arrivals.receive()
+        while time.monotonic() < deadline and inbox.may_look():
+            with inbox.lock:
+                inbox.receive()
             await asyncio.sleep(0.001)
-        with arrivals.lock:
-            arrivals.receive()
-            assert len(arrivals.unhandled) == 128
-            assert not arrivals.may_look()
+        with inbox.lock:
+            inbox.receive()
+            assert len(inbox.unhandled) == 128
+            assert not inbox.may_look()
         received: list[Any] = []
         while len(received) < 1000:
             received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
@@ -208,24 +208,24 @@ async def test_a_message_during_another_wait_of_a_thread_calls_the_event_loop(
 ) -> None:
     """It woke the thread, which leaves without a look, as for what it was roused for else."""
     async with comm_pair() as (a, b):
-        arrivals = b.share()
+        inbox = b.share()
         with ThreadPoolExecutor(1) as executor:
             for number in range(20):
                 reading = asyncio.create_task(b.read_arrived())
-                while arrivals.is_handling:
+                while inbox.is_handling:
                     await asyncio.sleep(0)
-                waiting = asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
+                waiting = asyncio.wrap_future(executor.submit(inbox.wait, DEADLINE_S))
                 # Only one may be there; before it is, this one leaves at once.
                 with contextlib.suppress(RuntimeError):
                     while True:
-                        arrivals.wait(0.0)
+                        inbox.wait(0.0)
                         await asyncio.sleep(0.001)
                         if waiting.done():
                             # Where threads run at once, it met this one there.
                             assert isinstance(waiting.exception(), RuntimeError)
-                            again = executor.submit(arrivals.wait, DEADLINE_S)
+                            again = executor.submit(inbox.wait, DEADLINE_S)
                             waiting = asyncio.wrap_future(again)
                 await a.write({"n": number})
                 assert await waiting
-                arrivals.leave()
+                inbox.leave()
                 assert await asyncio.wait_for(reading, DEADLINE_S) == [{"n": number}]

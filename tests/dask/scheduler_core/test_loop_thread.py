@@ -14,7 +14,7 @@ from distributed.utils_test import gen_test, slowinc
 
 import dask
 from backhaul.dask.scheduler.core import live_core, loop_thread
-from backhaul.dask.scheduler.core.loop_thread import Home
+from backhaul.dask.scheduler.core.loop_thread import LoopThread
 from backhaul.errors import EscapeError
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
@@ -82,15 +82,15 @@ async def test_an_event_loop_that_waits_for_the_thread_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_thread, "WAIT_S_MAX", 0.05)
-    ours = Home()
-    assert ours.is_here()
+    ours = LoopThread()
+    assert ours.is_current()
     looked: list[int] = []
     raised: list[BaseException] = []
 
     def look() -> None:
-        assert not ours.is_here()
+        assert not ours.is_current()
         try:
-            ours.do(lambda: looked.append(1))
+            ours.run(lambda: looked.append(1))
         except EscapeError as error:
             raised.append(error)
 
@@ -110,22 +110,22 @@ async def test_an_event_loop_that_waits_for_the_thread_refuses_it(
 
 @gen_test()
 async def test_the_exception_of_a_read_is_raised_in_the_reading_thread() -> None:
-    ours = Home()
+    ours = LoopThread()
     for kind in (KeyError, TimeoutError):
 
         def look(kind: type[Exception] = kind) -> None:
             raise kind("nobody")
 
         with pytest.raises(kind, match="nobody"):
-            await asyncio.to_thread(ours.do, look)
+            await asyncio.to_thread(ours.run, look)
 
 
 def test_an_event_loop_that_is_closed_refuses() -> None:
-    async def make() -> Home:
-        return Home()
+    async def make() -> LoopThread:
+        return LoopThread()
 
     ours = asyncio.run(make())
     with ThreadPoolExecutor(1) as other:
-        looking = other.submit(ours.do, lambda: None)
+        looking = other.submit(ours.run, lambda: None)
         with pytest.raises(EscapeError, match="event loop is closed"):
             looking.result(60)

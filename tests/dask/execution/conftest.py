@@ -9,7 +9,7 @@ import pytest
 
 from backhaul.dask.compat import activation
 from backhaul.dask.worker import task_start
-from tests.dask.execution import tasks
+from tests.dask.execution import early, tasks
 from tests.dask.execution.tasks import Path
 
 
@@ -21,6 +21,12 @@ def fresh_globals() -> Iterator[None]:
     tasks.runs.clear()
     yield
     tasks.gate.set()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Note which tasks threads begin early."""
+    yield from early.watch(monkeypatch)
 
 
 @pytest.fixture(params=["backhaul", "dask"])

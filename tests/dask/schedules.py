@@ -14,7 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Deadlock", "Schedule", "ScheduledDeque", "ScheduledEvent", "ScheduledLock"]
+__all__ = [
+    "Deadlock",
+    "Schedule",
+    "ScheduledDeque",
+    "ScheduledEvent",
+    "ScheduledLock",
+    "ScheduledSignal",
+]
 
 #: Longest real time of a schedule, in seconds
 _REAL_S = 60.0
@@ -216,6 +223,27 @@ class ScheduledEvent:
 
     def wait(self) -> bool:
         return self._schedule.step(lambda: self._is_set)
+
+
+class ScheduledSignal:
+    """A lock that one thread acquires to sleep, and another releases to wake it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._is_taken = False
+
+    def acquire(self, timeout: float = 0.0) -> bool:
+        until_s = self._schedule.now_s + timeout
+        self._schedule.step(lambda: not self._is_taken, lambda: until_s)
+        is_free = not self._is_taken
+        self._is_taken = True
+        return is_free
+
+    def release(self) -> None:
+        self._schedule.step()
+        if not self._is_taken:
+            raise RuntimeError("release unlocked lock")
+        self._is_taken = False
 
 
 class ScheduledDeque(deque[Any]):

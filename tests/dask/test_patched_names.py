@@ -37,7 +37,7 @@ WRITES_STATE = {
 OURS = {
     "compat/activation.py": {"INSTALLED"},
     # Tasks that threads may take
-    "worker/get_data.py": {"line"},
+    "worker/get_data.py": {"local_queue"},
     "comm/backend.py": {"comm"},
     "serialize/codec.py": {"compression", "frames", "header"},
     "comm/comm.py": {"ours", "self._finalizer"},
@@ -68,7 +68,7 @@ OURS = {
     "exchange/cluster.py": {"tasks"},
     "exchange/block_files.py": {"_files"},
     "exchange/arrays.py": {"graph", "result"},
-    "exchange/columns.py": {"frame"},
+    "exchange/columns.py": {"_kept_by_arrow", "frame"},
     "exchange/graphs.py": {"graph"},
     "exchange/hashing.py": {"floats", "integers", "times"},
     "exchange/tasks.py": {"keys", "of_partition", "slots", "vars(plan)"},
@@ -162,7 +162,7 @@ OURS = {
     "scheduler/core/requests.py": {"added", "sizes"},
     # Messages of the core
     "scheduler/core/live_core.py": {
-        "watched.on_change",
+        "watched.core",
         "counts",
         "found",
         "live",

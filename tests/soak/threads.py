@@ -261,13 +261,15 @@ def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) 
     """Report a worker's state of the tasks that the scheduler has it process."""
     state = dask_worker.state
     queue = getattr(dask_worker.executors["default"], "_work_queue", None)
-    line, ahead = getattr(queue, "line", None), getattr(queue, "ahead", None)
-    inbox = getattr(ahead, "_inbox", None)
+    local_queue, reader = getattr(queue, "local_queue", None), getattr(queue, "reader", None)
+    inbox = getattr(reader, "_inbox", None)
     lines = [
         f"executing {[ts.key for ts in state.executing]}, ready {len(state.ready)}",
         f"threads {dask_worker.active_threads}",
-        f"line {line and (line.foretold, line._ended, line._next, line._is_busy, line._is_called)}",
     ]
+    if local_queue is not None:
+        queued = (local_queue.early_tasks, local_queue._ended, local_queue._next)
+        lines.append(f"queue {queued}, {local_queue._phase}, called {local_queue._is_called}")
     if inbox is not None:
         said = (inbox.is_handling, inbox.taken, inbox.may_look(), inbox._request)
         lines += [f"inbox {said}", f"unhandled {str(inbox.unhandled)[:1000]}"]

@@ -1,4 +1,4 @@
-"""What threads begin early, for tests; and small tasks."""
+"""Notes of the tasks that threads begin early, for tests; and small tasks."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ event loop, the native `Lookout`, the connection, the loop of a thread of the po
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import itertools
 import queue
@@ -35,8 +34,8 @@ from backhaul.dask.worker.idle_thread import Wait
 from backhaul.dask.worker.lazy_collections import data_of, install
 from backhaul.dask.worker.local_queue import LocalQueue, flushing_handle_stimulus
 from backhaul.dask.worker.task_start import _prepare, start_execution
-from tests.dask.execution.simulated_edges import Endpoint, Lookout, Loop, Pending
 from tests.dask.schedules import Schedule, ScheduledEvent, ScheduledLock
+from tests.dask.simulated_edges import Endpoint, Lookout, Loop, Pending, new_inbox
 
 __all__ = ["Simulation", "simulated"]
 
@@ -125,10 +124,7 @@ class Simulation:
         _described[int] = b"int", "int"
         patch = monkeypatch.setattr
         patch(inbox, "Lookout", lambda _: Lookout(schedule, loop))
-        patch(inbox, "bridge_of", lambda _: None)
-        patch(inbox, "settle", lambda promise: promise.set)
         patch(inbox, "RLock", partial(ScheduledLock, schedule))
-        patch(inbox, "_decode", lambda frames, _: frames[0].batch)
         patch(local_queue, "RLock", partial(ScheduledLock, schedule))
         patch(early_reader, "monotonic", lambda: schedule.now_s)
         event = SimpleNamespace(Event=partial(ScheduledEvent, schedule))
@@ -142,15 +138,7 @@ class Simulation:
             "look": self._look,
         }
         self._stream = _Stream(handlers, self, {})  # type: ignore[arg-type]
-        asyncio._set_running_loop(loop)  # type: ignore[arg-type]
-        try:
-            self.inbox = inbox.SharedInbox(
-                self._endpoint,  # type: ignore[arg-type]
-                deserialize=True,
-                handle=self._stream.handle_now,
-            )
-        finally:
-            asyncio._set_running_loop(None)
+        self.inbox = new_inbox(self._endpoint, loop, monkeypatch, self._stream.handle_now)
         executor: Any = worker.executors["default"]
         self.line = executor._work_queue.local_queue = LocalQueue(
             worker, executor, _prepare, self._make_reader

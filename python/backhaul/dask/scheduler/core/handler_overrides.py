@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from distributed import Scheduler
 
@@ -136,20 +136,27 @@ def watch(scheduler: Scheduler) -> StreamHandlers | None:
     return watched if WATCHED_HANDLERS.install(scheduler, {"stream_handlers": watched}) else None
 
 
+class Escaping(Protocol):
+    """Has the state of a scheduler until a program changes something."""
+
+    def escape(self, reason: str) -> None:
+        """Give the state back."""
+
+
 class StreamHandlers(dict[str, Callable[..., Any]]):
-    """The handlers of a scheduler's streams, with a callback before each change.
+    """The handlers of a scheduler's streams; the core gives the state back before each change.
 
     Attributes
     ----------
-    on_change : callable or None
-        The callback. If it raises, the dictionary is unchanged and the caller gets the exception.
+    core : Escaping or None
+        The core. If it raises, the dictionary is unchanged and the caller gets the exception.
     """
 
-    on_change: Callable[[], None] | None = None
+    core: Escaping | None = None
 
     def _change(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        if self.core is not None:
+            self.core.escape("a handler of streams that is replaced")
 
     def __setitem__(self, operation: str, handler: Callable[..., Any]) -> None:
         self._change()

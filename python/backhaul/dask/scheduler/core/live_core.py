@@ -12,7 +12,6 @@ take, the core adopts the state again: with the next graph, or without one while
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -105,9 +104,7 @@ def install(scheduler: Scheduler) -> bool:
         live.upstream_create = replaced[slot].original
         PLACED_RESULTS.install(scheduler, dict.fromkeys(PLACED_RESULTS.slots, live.update_data))
         if watched is not None:
-            watched.on_change = functools.partial(
-                live.escape, "a handler of streams that is replaced"
-            )
+            watched.core = live
     return bool(replaced)
 
 

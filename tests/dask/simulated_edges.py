@@ -14,9 +14,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
+
+from backhaul.dask.comm import inbox
+from backhaul.dask.comm.inbox import SharedInbox
 from tests.dask.schedules import Schedule
 
-__all__ = ["Endpoint", "Lookout", "Loop", "Pending"]
+__all__ = ["Endpoint", "Lookout", "Loop", "Pending", "new_inbox"]
 
 #: Sizes of messages
 SHORT_BYTES = 100
@@ -60,6 +64,9 @@ class Loop:
 
     def is_closed(self) -> bool:
         return False
+
+    def is_running(self) -> bool:
+        return self._main is not None
 
     def create_future(self) -> Promise:
         return Promise(self)
@@ -260,3 +267,20 @@ class Pending(queue.SimpleQueue[Any]):
             self._schedule.step(lambda: not self.empty(), lambda: until_s)
             self.waiting -= 1
         return super().get_nowait()
+
+
+def new_inbox(
+    endpoint: Endpoint,
+    loop: Loop,
+    monkeypatch: pytest.MonkeyPatch,
+    handle: Callable[[Any], None] | None = None,
+) -> SharedInbox:
+    """Make the inbox of an endpoint that a loop reads."""
+    monkeypatch.setattr(inbox, "bridge_of", lambda _: None)
+    monkeypatch.setattr(inbox, "settle", lambda promise: promise.set)
+    monkeypatch.setattr(inbox, "_decode", lambda frames, _: frames[0].batch)
+    asyncio._set_running_loop(loop)  # type: ignore[arg-type]
+    try:
+        return SharedInbox(endpoint, deserialize=True, handle=handle)  # type: ignore[arg-type]
+    finally:
+        asyncio._set_running_loop(None)

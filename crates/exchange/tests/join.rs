@@ -193,7 +193,7 @@ fn model(left: &[Rows], right: &[Rows], key: &[usize], kind: JoinKind) -> Pairs 
 
 prop_compose! {
     fn inputs()(inputs in prop::collection::vec(prop::collection::vec(
-        (-3i16..4, prop::option::of("[ab\u{e4}]{0,2}")), 0..90,
+        (-3i16..4, prop::option::of("[ab\u{e4}]{0,2}|long {8}[ab]?")), 0..90,
     ), 1..4)) -> Vec<Rows> { inputs }
 }
 

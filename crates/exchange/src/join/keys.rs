@@ -54,6 +54,11 @@ impl KeyColumns {
     pub(super) fn is_exact(&self) -> bool {
         self.is_exact
     }
+
+    /// Returns whether [`Keys::prefix`] is all of a key
+    pub(super) fn is_in_prefix(&self) -> bool {
+        self.texts == 0 && self.columns.len() <= 2
+    }
 }
 
 /// Keys of rows of a frame, in order
@@ -211,8 +216,30 @@ impl<'a> Keys<'a> {
         Ordering::Equal
     }
 
-    /// Returns a number that orders the keys, if they are exact
-    pub(super) fn rank(&self, row: usize, keys: &KeyColumns) -> u64 {
+    /// Returns a number in the order of [`Self::compare`], which several keys may have
+    ///
+    /// Made of 16 bytes of the first column if it is text, or else of the first two columns.
+    pub(super) fn prefix(&self, row: usize, keys: &KeyColumns) -> u128 {
+        if keys.is_exact {
+            return u128::from(self.rank(row, keys)) << 64;
+        }
+        let mut texts = self.texts_of(row, keys).iter();
+        let mut text = || texts.next().copied().flatten();
+        // A second column counts only where all of the first one is equal.
+        if let [Kind::Text, ..] = keys.kinds[..] {
+            return text().map_or(u128::MAX, |text| first_bytes(text, u128::from_be_bytes));
+        }
+        let pairs = keys.kinds.iter().zip(self.words_of(row, keys)).take(2);
+        pairs.fold(0, |prefix, (&kind, &word)| {
+            let next = match kind {
+                Kind::Text => text().map_or(u64::MAX, |text| first_bytes(text, u64::from_be_bytes)),
+                _ => rank(kind, word),
+            };
+            prefix << 64 | u128::from(next)
+        })
+    }
+
+    fn rank(&self, row: usize, keys: &KeyColumns) -> u64 {
         rank(keys.kinds[0], self.bits[row])
     }
 
@@ -228,6 +255,14 @@ impl<'a> Keys<'a> {
         let texts = keys.texts;
         &self.texts[row * texts..][..texts]
     }
+}
+
+/// Reads the first bytes of a text, padded with zeroes
+fn first_bytes<const N: usize, T>(text: &[u8], read: impl Fn([u8; N]) -> T) -> T {
+    let mut bytes = [0; N];
+    let length = text.len().min(N);
+    bytes[..length].copy_from_slice(&text[..length]);
+    read(bytes)
 }
 
 /// Appends the bits of numbers of a block, so that equal numbers have equal bits

@@ -153,9 +153,13 @@ impl<'k, 'a> Table<'k, 'a> {
             let first = entry as u32 as usize;
             (entry != EMPTY && !has_partner[first]).then_some(lefts.len() + first)
         }));
-        self.sort(&mut items, &lefts);
-        let mut join = Join::default();
-        for item in items {
+        let items = self.sorted(items, &lefts);
+        let mut join = Join {
+            left: Vec::with_capacity(items.len()),
+            right: Vec::with_capacity(items.len()),
+            ..Join::default()
+        };
+        for (_, item) in items {
             let Some(&left) = lefts.refs.get(item) else {
                 self.chain(item - lefts.len(), |right| join.push_right_only(right));
                 continue;
@@ -169,23 +173,28 @@ impl<'k, 'a> Table<'k, 'a> {
     }
 
     /// Sorts left rows, and right rows after them in number, by their keys and then by number
-    fn sort(&self, items: &mut [usize], lefts: &Keys<'_>) {
+    fn sorted(&self, items: Vec<usize>, lefts: &Keys<'_>) -> Vec<(u128, usize)> {
         let split = |item: usize| match item.checked_sub(lefts.len()) {
             Some(row) => (&self.keys, row),
             None => (lefts, item),
         };
-        if self.columns.is_exact() {
-            let rank = |&item: &usize| {
-                let (keys, row) = split(item);
-                keys.rank(row, self.columns)
-            };
-            items.sort_by_cached_key(rank);
-        } else {
-            items.sort_by(|&item, &other| {
-                let ((keys, row), (others, other)) = (split(item), split(other));
-                keys.compare(row, others, other, self.columns)
+        let with_prefix = |item| {
+            let (keys, row) = split(item);
+            (keys.prefix(row, self.columns), item)
+        };
+        let mut sorted: Vec<_> = items.into_iter().map(with_prefix).collect();
+        sorted.sort_unstable();
+        if self.columns.is_in_prefix() {
+            return sorted;
+        }
+        for run in sorted.chunk_by_mut(|item, next| item.0 == next.0) {
+            // A stable sort, because the run is in the order of the numbers
+            run.sort_by(|&(_, item), &(_, other)| {
+                let ((keys, row), (others, other_row)) = (split(item), split(other));
+                keys.compare(row, others, other_row, self.columns)
             });
         }
+        sorted
     }
 
     /// Calls a function with up to [`PROBES`] left rows and the first right row with their keys

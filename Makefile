@@ -218,6 +218,10 @@ differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
 	$(BIN)/python -m tests.soak.soak $(ARGS)
 
+.PHONY: soak-limits
+soak-limits: build ## 20 random jobs at random memory limits, some with a killed worker (ARGS='--seeds 200')
+	$(BIN)/python -m tests.soak.limits $(ARGS)
+
 .PHONY: soak-threads
 soak-threads: build ## A minute of threads that share a client, on workers that are killed at random (ARGS='--seconds 300')
 	$(BIN)/python -m tests.soak.threads $(ARGS)

@@ -123,14 +123,16 @@ class MemoryGuard:
         self._asked_s = -_LIMITS_AGE_MAX_S
         self._answer: Future[None] | None = None
 
-    def start(self) -> None:
-        """Start the thread of the guard.
+    def start(self, worker: Worker, watch: _native.MemoryWatch) -> None:
+        """Start the thread of the guard, before the worker runs tasks.
 
         Raises
         ------
         RuntimeError
             If the system has no thread left.
         """
+        # Now: on a busy machine the thread may begin when tasks run.
+        self._note(worker, watch)
         threading.Thread(target=self._run, name="backhaul-memory-guard", daemon=True).start()
 
     def _note(self, worker: Worker, watch: _native.MemoryWatch) -> None:
@@ -330,11 +332,12 @@ def install_for_worker(worker: Worker) -> None:
     # No nanny, no end of the worker.
     if worker in _guarded or not worker.nanny or not share or not limit_bytes:
         return
-    if memory_watch() is None:
+    watch = memory_watch()
+    if watch is None:
         return
     guard = MemoryGuard(worker, limit_bytes, cast("float", share))
     try:
-        guard.start()
+        guard.start(worker, watch)
     except RuntimeError as error:
         logger.warning("Tasks that use too much memory are not broken off: %s", error)
         return

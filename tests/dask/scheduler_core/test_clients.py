@@ -98,10 +98,8 @@ async def test_a_broadcast_comes_to_all_workers() -> None:
         assert all(len(worker.data) == 3 for worker in workers)
         assert {ts.key for ts in s.replicated_tasks} == {one.key for one in future}
         assert core.is_active
-        # To delete some is Dask's.
+        # Dask deletes some. The core may keep the state, or have taken it back since.
         await c.replicate(future, n=2)
-        # The core may have taken the state back since.
-        assert core.escapes
         for one in future:
             assert len(s.tasks[one.key].who_has or ()) == 2
         s.validate_state()

@@ -13,6 +13,8 @@ import yaml
 
 from tests.documents.written import ROOT
 
+#: May only go down
+CRATES_MAX = 50
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 #: Commands of cargo that read Cargo.lock
 READS_LOCK = re.compile(
@@ -46,6 +48,17 @@ def test_every_call_of_cargo_keeps_to_the_lock_file() -> None:
     builds = [line for line in lines if re.search(r"maturin (develop|build)", line)]
     assert len(builds) > 3
     assert not [line for line in builds if "--locked" not in line]
+
+
+def test_wheel_has_few_crates_of_others() -> None:
+    """Counts the crates that are linked into the module, so without macros."""
+    command = ["cargo", "tree", "--locked", "--package", "backhaul-python", "--prefix", "none"]
+    command += ["--edges", "normal,no-proc-macro", "--target", "x86_64-unknown-linux-gnu"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    crates = {tuple(line.split()[:2]) for line in listed.stdout.splitlines()}
+    others = {crate for crate in crates if not crate[0].startswith("backhaul")}
+    assert len(others) > 30
+    assert len(others) <= CRATES_MAX, sorted(others)
 
 
 def test_pull_requests_run_the_oldest_rust_and_all_checks_of_crates() -> None:

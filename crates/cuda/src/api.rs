@@ -144,7 +144,7 @@ impl Api {
     /// Opens the library and finds them
     pub(crate) fn load() -> Result<Self, LoadError> {
         // SAFETY: what is run is what libcuda does when it is opened.
-        let open = |name: &&str| unsafe { Library::new(name) }.ok();
+        let open = |name: &&str| unsafe { Library::new(*name) }.ok();
         let library = FILES.iter().find_map(open).ok_or(LoadError::NotFound)?;
         // Never closed: threads of the driver run in it.
         Self::find(Box::leak(Box::new(library)))

@@ -5,6 +5,7 @@
 //! that it does not report is left out.
 
 mod driver;
+mod library;
 
 use std::collections::BTreeMap;
 

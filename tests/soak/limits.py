@@ -89,8 +89,8 @@ def run(seed: int, protocol: str) -> str:
             f"{what} of {nbytes >> 20} MiB, {limit_bytes >> 20} MiB and {threads} threads a worker"
             f"{', one killed' if kills else ''}"
         )
-        if kills:
-            timer = threading.Timer(chance.uniform(0.2, 3), kill, [client, chance])
+        timer = threading.Timer(chance.uniform(0.2, 3), kill, [cluster, chance]) if kills else None
+        if timer is not None:
             timer.start()
         future = client.compute(tasks)
         try:
@@ -103,7 +103,7 @@ def run(seed: int, protocol: str) -> str:
         except Exception as error:
             return f"failed: {label}: {error!r}"
         finally:
-            if kills:
+            if timer is not None:
                 timer.cancel()
                 timer.join()
         return f"{'right' if is_right(result) else 'wrong'}: {label}"
@@ -119,9 +119,9 @@ def closing(cluster: LocalCluster) -> Iterator[None]:
             cluster.close()
 
 
-def kill(client: Client, chance: random.Random) -> None:
+def kill(cluster: LocalCluster, chance: random.Random) -> None:
     """Kill one of the workers."""
-    nannies = list(client.cluster.workers.values())
+    nannies = list(cluster.workers.values())
     if (process := running_pid(chance.choice(nannies))) is not None:
         os.kill(process, signal.SIGKILL)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, worker_client
 
 from backhaul import TaskTooLarge
 
@@ -62,6 +62,12 @@ def total_of(array: Any, arrays: int) -> int:
     return int(array.sum()) + grow(arrays)
 
 
+def wait_for(arrays: int) -> int:
+    """Wait for a task that this task submits, and that has all memory for itself."""
+    with worker_client() as client:
+        return int(client.submit(grow, arrays, pure=False).result(timeout=DEADLINE_S))
+
+
 def process() -> int:
     return os.getpid()
 
@@ -85,6 +91,12 @@ def test_a_task_that_is_too_large_fails_and_its_worker_lives(client: Client, fun
     assert "400.00 MiB" in str(error)
     assert list(client.run(process).values()) == [before]
     assert client.submit(np.sum, data).result(timeout=DEADLINE_S) == 20 * MIB
+
+
+def test_a_task_that_waits_for_others_is_not_broken_off(client: Client) -> None:
+    with pytest.raises(TaskTooLarge):
+        client.submit(wait_for, 60, pure=False).result(timeout=DEADLINE_S)
+    assert client.submit(wait_for, 20, pure=False).result(timeout=DEADLINE_S) == 20
 
 
 def test_the_error_names_the_inputs(client: Client) -> None:

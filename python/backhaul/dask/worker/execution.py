@@ -176,6 +176,10 @@ class Execution(asyncio.Future[None]):
         self._broken_off = outcome
         interrupt_call(self, interrupt)
 
+    def has_seceded(self) -> bool:
+        """Tell whether the task has left the thread pool, as `distributed.secede` does."""
+        return getattr(self.task_state, "state", None) == "long-running"
+
     def input_sizes(self) -> list[tuple[Any, int | None]]:
         """Return keys and bytes of the results that the task reads."""
         return inputs_of(self.task_state)

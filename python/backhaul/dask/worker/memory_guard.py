@@ -198,9 +198,13 @@ class MemoryGuard:
             sleep(_LOOK_S)
 
     def _running(self, worker: Worker) -> list[Execution]:
-        """List the tasks that run, the one that began last at the end."""
+        """List the tasks that have a thread of the pool, the one that began last at the end.
+
+        A task that has left the pool mostly waits for others.
+        """
         calls = _native.running_calls()
-        return [each for each in calls if isinstance(each, Execution) and each.is_of(worker)]
+        found = [each for each in calls if isinstance(each, Execution) and each.is_of(worker)]
+        return [each for each in found if not each.has_seceded()]
 
     def _wait_for_release(self, watch: _native.MemoryWatch) -> None:
         """Wait until a task that ended has released its memory, or for some time."""

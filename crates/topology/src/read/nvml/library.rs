@@ -338,7 +338,7 @@ fn pci(ask: impl FnOnce(*mut RawPci) -> Result<(), NvmlError>) -> Result<Pci, Nv
 
 /// The text before the first NUL
 fn read(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer.iter().map(|&byte| byte.cast_unsigned()).collect();
+    let bytes: Vec<u8> = buffer.iter().flat_map(|byte| byte.to_ne_bytes()).collect();
     let found = CStr::from_bytes_until_nul(&bytes);
     found.map_or_else(
         |_| String::new(),

@@ -25,7 +25,6 @@ import mmap
 import os
 import pickle
 import re
-import secrets
 import stat
 import struct
 import urllib.parse
@@ -266,7 +265,7 @@ class _Store:
 
     def write(self, entry: str, parts: list[Any], *, is_file: bool) -> None:
         """Write an object and give it its name; called with the lock."""
-        made = self.folder / f".new-{os.getpid()}-{secrets.token_hex(8)}"
+        made = self.folder / f".new-{os.getpid()}-{os.urandom(8).hex()}"
         descriptor = -1
         try:
             if is_file:

@@ -367,15 +367,12 @@ class Execution(asyncio.Future[None]):
             self._outcome = value, sizeof(value), type(value) if value is not None else None
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as raised:
-            error = raised
-            if self._broken_off is not None:
-                error = self._broken_off.with_traceback(raised.__traceback__)
-            self._error = error
-            self._outcome = error_message(error)
-            if self._broken_off is not None:
-                # Their memory is what was needed.
-                clear_frames(raised.__traceback__)
+        except BaseException as error:
+            if self._broken_off is None:
+                self._error = error
+                self._outcome = error_message(error)
+            else:
+                self._end_broken_off(error)
         finally:
             # Time that the task itself measured is neither CPU nor waiting time of the thread.
             metered_s = seconds_in(self._metrics, self._metrics_before)
@@ -386,6 +383,14 @@ class Execution(asyncio.Future[None]):
             self._metrics.append(("thread-noncpu", spent_other_s, "seconds"))
             delay_s = self._worker.scheduler_delay
             self._times = wall_s + delay_s, stop_s + delay_s
+
+    def _end_broken_off(self, raised: BaseException) -> None:
+        """Set the outcome of a task that was interrupted, and release the memory of its frames."""
+        assert self._broken_off is not None
+        self._error = self._broken_off.with_traceback(raised.__traceback__)
+        self._outcome = error_message(self._error)
+        # Their memory is what was needed.
+        clear_frames(raised.__traceback__)
 
     def tell_ahead(self, *, is_last: bool) -> bool:
         """Report the end to the scheduler before the event loop handles it, if possible.
@@ -446,7 +451,7 @@ class Execution(asyncio.Future[None]):
     def _drop(self) -> None:
         """Release inputs and outcome, because the traceback of an exception refers to this item."""
         self._data = self._context = None  # type: ignore[assignment]
-        self._outcome = self._error = self._broken = None
+        self._outcome = self._error = self._broken = self._broken_off = None
 
     def _pace(self) -> None:
         """Let the report wait for others while the worker has enough to do."""

@@ -58,7 +58,7 @@ def test_a_scheduler_that_is_not_there_is_one_finding(scheme: str) -> None:
 
 
 def test_a_port_that_says_nothing_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_TIMEOUT_S", 1)
+    monkeypatch.setattr(cluster, "TIMEOUT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         (finding,) = examine([f"tcp://127.0.0.1:{silent.getsockname()[1]}"])
     assert finding.state is State.BROKEN

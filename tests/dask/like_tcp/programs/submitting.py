@@ -260,13 +260,14 @@ def graphs(run: Run) -> Observation:
     graph: Any = {
         "a": 1, "b": (add, "a", 2), "c": "b", ("d", 0): (sum, ["a", "b", "c"]),
         "e": (everything, {"x": "b"}, ["a", ("d", 0)]), "f": (operator.truediv, "a", 0),
-        "g": (add, "f", 1),
+        "g": (add, "f", 1), "h": (operator.truediv, "b", 0),
     }  # fmt: skip
     return [
         client.get(graph, "b"),
         client.get(graph, ["a", "c", [("d", 0), "e"]]),
         outcome(client.get, graph, "g"),
-        outcome(client.get, graph, ["a", "f"]),
+        # Not f: whether the scheduler has forgotten its failure by now is open over tcp, too.
+        outcome(client.get, graph, ["a", "h"]),
         client.gather(client.get(graph, ["a", "b"], sync=False)),
         outcome(client.get, {"x": (add, "y", 1), "y": (add, "x", 1)}, "x"),
         client.get({}, []),

@@ -19,7 +19,7 @@ __all__ = ["SHOWN", "ProcessorTimes"]
 
 #: Tests and fixtures that are named
 SHOWN: Final = 10
-#: What takes less is not named
+#: Tests that take less are not named
 _SECONDS_MIN: Final = 0.5
 
 

@@ -97,7 +97,7 @@ def put(
     lifetime : {"process", "explicit"}
         The object stays as long as this process or until `remove`, or only until `remove`.
     replace : bool
-        Whether an object of this name may be there. Who has it keeps it.
+        True replaces an object of this name. Processes that have read that one keep it.
 
     Raises
     ------
@@ -162,8 +162,8 @@ def get(name: str) -> Any:
 def remove(name: str) -> None:
     """Remove an object from the store.
 
-    Who has the object keeps it. If another process has put it, its memory is free when that process
-    next uses the store, or ends.
+    Processes that have read the object keep it. If another process has put it, its memory is free
+    when that process next uses the store, or ends.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class _Store:
             yield
 
     def changed(self) -> None:
-        """Have all processes look again; called with the lock."""
+        """Tell all processes to look again; called with the lock."""
         self._counter[0] += 1
         self._close_removed()
 

@@ -14,7 +14,7 @@ DEADLINE_S = 60
 
 
 class Interrupted(BaseException):
-    """Nobody else raises it."""
+    """An exception of these tests alone."""
 
 
 def call(owner: object, function: Callable[[object], object]) -> object:

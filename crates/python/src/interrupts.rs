@@ -30,9 +30,9 @@ static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
 struct Call {
     /// `threading.get_ident()` of the thread that calls
     thread: c_long,
-    /// Whose call this is
+    /// Names the call
     owner: Py<PyAny>,
-    /// Whether the thread was sent an exception
+    /// True once the thread was sent an exception
     is_interrupted: bool,
 }
 

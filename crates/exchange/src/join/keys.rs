@@ -16,7 +16,7 @@ pub(super) struct KeyColumns {
     kinds: Vec<Kind>,
     /// Number of columns that are text
     texts: usize,
-    /// Whether the bits of a key are all of it
+    /// True if the bits of a key are all of it
     is_exact: bool,
 }
 

@@ -34,7 +34,7 @@ _COLUMNS: Final = ("threads were", "seconds", "share", "detail")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What limited a job, and the evidence.
+    """Limit of a job, and the evidence.
 
     Attributes
     ----------

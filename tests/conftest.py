@@ -12,9 +12,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.hangs import Hangs, add_option
 from tests.processor_times import ProcessorTimes
 
 _ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the plugins."""
+    add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("busy", deadline=None)
     hypothesis.settings.load_profile("busy")
     config.pluginmanager.register(ProcessorTimes())
+    config.pluginmanager.register(Hangs())
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,6 +9,9 @@ The facts about a part are read from its output: the closing lines of pytest and
 Some tests depend on how busy the machine is, though none should. A few failures are run again, each
 test alone, several times. A test that passes each time is unsteady: it is named with its error, and
 does not fail the whole.
+
+A test of pytest that hangs ends its process (tests/hangs.py). Another process runs the tests after
+it, so one that hangs is one failure.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 __all__ = ["Part", "main", "read", "settle", "summary"]
 
@@ -36,6 +39,8 @@ NAMED_MAX: Final = 20
 REASONS_MAX: Final = 3
 #: Failures over all parts up to which each of them is run again
 AGAIN_MAX: Final = 5
+#: Tests of a part that may hang before the rest of it is given up
+HANGS_MAX: Final = 3
 #: How often a failed test has to pass alone
 AGAIN_RUNS: Final = 3
 #: Tests of all parts that are named for the processor time that they took
@@ -50,6 +55,7 @@ _PYTEST_END = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s")
 _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$")
 _PYTEST_HEAD = re.compile(r"^_{3,} (?:ERROR at \w+ of )?(\S.*?) _{3,}$")
 _PYTEST_SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^:]+(?::\d+)?: (.*)")
+_PYTEST_HANGS = re.compile(r"^hangs: (\S+\.py::.*)$")
 _PYTEST_COST = re.compile(r"^CPU (\d+\.\d) s: (\S.*)$")
 _CARGO_END = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 _CARGO_FAILED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED")
@@ -67,6 +73,8 @@ class Part:
     failures: list[str] = field(default_factory=list)
     #: The failures that passed when they were run again
     unsteady: list[str] = field(default_factory=list)
+    #: The failures that did not end within the time limit of a test
+    hung: list[str] = field(default_factory=list)
     #: First lines of the error, by the last part of a test's name
     errors: dict[str, list[str]] = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
@@ -123,24 +131,38 @@ def run(name: str, command: list[str]) -> int:
     began = time.monotonic()
     with (LOGS / f"{name}.log").open("w", errors="replace") as log:
         log.write(f"{_COMMAND} {json.dumps(command)}\n")
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            log.write(line)
-            log.flush()
-        status = process.wait()
+        status, hung = _run_once(command, log)
+        statuses = [status]
+        # One after which no test comes ends with 5.
+        while hung is not None and len(statuses) < HANGS_MAX and statuses[-1] != 5:
+            status, hung = _run_once([*command, f"--after={hung}"], log)
+            statuses.append(status)
+        status = next(filter(None, statuses), 0)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = f"{time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU"
         log.write(f"\n{_STATUS} {status} after {seconds}\n")
     return status if status >= 0 else 128 - status
+
+
+def _run_once(command: list[str], log: TextIO) -> tuple[int, str | None]:
+    """Run a command; return its status, and the test that hung."""
+    hung: str | None = None
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if named := _PYTEST_HANGS.match(line):
+            hung = named[1]
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        log.write(line)
+        log.flush()
+    return process.wait(), hung
 
 
 def read(name: str) -> Part:
@@ -170,6 +192,8 @@ def _read_line(part: Part, line: str) -> None:
     elif counted := _PYTEST_END.match(line):
         for number, kind in _COUNTS.findall(counted[1]):
             part.counts["failed" if kind.startswith("error") else kind] += int(number)
+    elif hung := _PYTEST_HANGS.match(line):
+        part.hung.append(hung[1])
     elif cost := _PYTEST_COST.match(line):
         part.costly.append((float(cost[1]), cost[2]))
     elif counted := _CARGO_END.match(line):
@@ -230,7 +254,11 @@ def settle(parts: list[Part]) -> None:
     if sum(part.counts["failed"] for part in parts) > AGAIN_MAX:
         return
     for part in parts:
-        part.unsteady = [failure for failure in part.failures if run_again(part, failure)]
+        part.unsteady = [
+            failure
+            for failure in part.failures
+            if failure not in part.hung and run_again(part, failure)
+        ]
 
 
 def summary(parts: list[Part]) -> str:
@@ -239,6 +267,7 @@ def summary(parts: list[Part]) -> str:
     failures = [(part, failure) for part in parts for failure in part.failures]
     for part, failure in failures[:NAMED_MAX]:
         kind = "unsteady, passes alone: " if failure in part.unsteady else ""
+        kind = "hangs: " if failure in part.hung else kind
         lines.append(f"  {part.name}: {kind}{failure}")
         if len(failures) <= AGAIN_MAX:
             lines += [f"      {line[:160]}" for line in part.error_of(failure)[:ERROR_LINES_MAX]]

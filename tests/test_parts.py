@@ -134,6 +134,15 @@ def pytest_configure(config):
     config.pluginmanager.register(ProcessorTimes())
 """
 
+HANGS = """
+from tests.hangs import Hangs, add_option
+
+pytest_addoption = add_option
+
+def pytest_configure(config):
+    config.pluginmanager.register(Hangs())
+"""
+
 BUSY = """
 import subprocess, sys, time
 import pytest
@@ -183,6 +192,44 @@ def test_a_failure_that_passes_alone_is_unsteady(
     out, _ = capfd.readouterr()
     assert "both: test_some.py::test_wrong[with a space]" in out
     assert total(out) == "total: 0 passed, 1 failed, 0 skipped, 1 unsteady"
+
+
+HANGING = """
+import threading
+import pytest
+
+def test_wrong(): assert False, "before"
+
+@pytest.mark.timeout(0.1)
+@pytest.mark.parametrize("name", ["with a space"])
+def test_hanging(name): wait_for_ever()
+
+def test_right(): pass
+
+def wait_for_ever():
+    threading.Event().wait()
+"""
+
+
+def test_one_that_hangs_is_one_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts, "AGAIN_MAX", 0)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    (tmp_path / "conftest.py").write_text(HANGS)
+    (tmp_path / "test_some.py").write_text(HANGING)
+    (tmp_path / "test_then.py").write_text("def test_right(): pass")
+    command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider"]
+    assert parts.run("hanging", [*command, "--timeout-method=thread"]) == 1
+    part = parts.read("hanging")
+    assert part.hung == ["test_some.py::test_hanging[with a space]"]
+    assert {kind: part.counts[kind] for kind in ("passed", "failed")} == {"passed": 2, "failed": 2}
+    assert "in wait_for_ever" in (parts.LOGS / "hanging.log").read_text()
+    assert parts.main(["summary", "hanging"]) == 1
+    out, _ = capfd.readouterr()
+    assert "hanging: hangs: test_some.py::test_hanging[with a space]" in out
+    assert part.error_of(part.hung[0]) == ["Hangs: no end after 0 s"]
 
 
 def test_the_error_of_a_rust_test_is_shown() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,23 @@ def test_tasks_that_together_take_too_much_end_one_after_another(client: Client)
     futures = [client.submit(grow, 24, pure=False) for _ in range(2)]
     assert client.gather(futures) == [24, 24]
     assert list(client.run(process).values()) == [before]
+
+
+def begin_and_grow(arrays: int, path: str) -> int:
+    """Take memory, and note in a file that a run has begun."""
+    with open(path, "a", encoding="ascii") as file:
+        file.write("begun\n")
+    return grow(arrays)
+
+
+def test_tasks_wait_for_memory_once_their_need_is_known(client: Client, tmp_path: Path) -> None:
+    (before,) = client.run(process).values()
+    path = tmp_path / "begun"
+    futures = client.map(begin_and_grow, [22] * 8, path=str(path), pure=False)
+    assert client.gather(futures) == [22] * 8
+    assert list(client.run(process).values()) == [before]
+    # Without admission the second of two tasks is broken off again and again.
+    assert len(path.read_text(encoding="ascii").splitlines()) <= 8 + 2
 
 
 @pytest.mark.parametrize("function", [grow, grow_and_swallow])

@@ -22,6 +22,8 @@ from time import perf_counter, thread_time
 from traceback import clear_frames
 from typing import Any, NoReturn, TypeVar
 
+from distributed import Status
+
 from backhaul._native import call_interruptibly, interrupt_call
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.compat.names import (
@@ -66,6 +68,8 @@ _current = threading.local()
 
 #: Key under which Dask's worker collects metrics during one of its instructions.
 _METRICS_KEY = "async-instruction"
+
+_ENDED = frozenset({Status.closing, Status.closed, Status.failed})
 
 #: With more ready tasks than this for each thread, reports wait to be sent in one batch: the worker
 #: has enough work until the scheduler gets them.
@@ -183,6 +187,10 @@ class Execution(asyncio.Future[None]):
     def input_sizes(self) -> list[tuple[Any, int | None]]:
         """Return keys and bytes of the results that the task reads."""
         return inputs_of(self.task_state)
+
+    def is_given_up(self) -> bool:
+        """Tell whether nothing waits for the task any more, because the worker closes."""
+        return self.cancelled() or self._worker.status in _ENDED
 
     def is_of(self, worker: Worker) -> bool:
         """Tell whether the task is one of a worker's."""
@@ -314,9 +322,11 @@ class Execution(asyncio.Future[None]):
 
     def _run_and_report(self) -> Any:
         """Run the task; return the next one for this thread."""
+        local_queue = self._local_queue
+        if local_queue is not None and local_queue.admission is not None:
+            local_queue.admission.enter(self)
         if self.cancelled():
             return None
-        local_queue = self._local_queue
         if local_queue is not None:
             local_queue.begins()
         try:
@@ -325,6 +335,8 @@ class Execution(asyncio.Future[None]):
             self._broken = error
         self._ended_s = perf_counter()
         if local_queue is not None:
+            if local_queue.admission is not None:
+                local_queue.admission.leave(self)
             return local_queue.ended(self, is_last=self._broken is not None)
         event_loop = self.get_loop()
         try:

@@ -33,6 +33,7 @@ from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_instructions
 from backhaul.dask.worker.item_state import READY
 from backhaul.dask.worker.lazy_collections import data_of
+from backhaul.dask.worker.memory_admission import MemoryAdmission
 from backhaul.dask.worker.protocols import EarlyItem, EarlyTasks, Item
 from backhaul.dask.worker.ready_tasks import are_in_memory, first_tasks
 from backhaul.dask.worker.spill_buffer import store_lock
@@ -106,6 +107,8 @@ class LocalQueue:
         The parameter.
     event_loop : asyncio.AbstractEventLoop
         The event loop of the worker.
+    admission : MemoryAdmission or None
+        Holds tasks back until there is memory for them; None as long as no task needs much.
     early_tasks : dict
         Early tasks, by key: threads have begun them, and the state machine has not started them.
     """
@@ -131,6 +134,7 @@ class LocalQueue:
         self.lock = store_lock(data_of(worker)) or RLock()
         #: Whether the stream of the scheduler's messages has ended
         self.is_closed = False
+        self.admission: MemoryAdmission | None = None
         self.early_tasks: dict[Any, EarlyItem] = {}
         #: Early tasks that have not ended
         self._running_early: set[Item] = set()

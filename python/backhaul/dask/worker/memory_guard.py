@@ -5,7 +5,8 @@ worker are lost, and a task that alone is too large ends one worker after anothe
 fails with an error that has no word of memory. Here the worker acts first, at the same memory:
 
 - of several running tasks it breaks the one off that began last, which the scheduler assigns again,
-  as Dask does after the end of a worker; the others go on with the memory that this releases;
+  as Dask does after the end of a worker; the others go on with the memory that this releases, and
+  later ones wait until they fit (`backhaul.dask.worker.memory_admission`);
 - a single task that would not fit into an empty worker either fails with `TaskTooLarge`, which says
   what was measured;
 - otherwise, and if the code of the task cannot be interrupted, the nanny ends the worker as before.
@@ -26,8 +27,10 @@ import gc
 import logging
 import threading
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from time import monotonic, sleep
 from typing import Any, Final, cast
 
@@ -38,10 +41,12 @@ import dask
 from backhaul import TaskTooLarge, _native
 from backhaul.dask.comm.native_context import memory_watch
 from backhaul.dask.compat.names import Reschedule, error_message, time, to_serialize
+from backhaul.dask.config.settings import switched_on
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.lazy_collections import data_of
-from backhaul.dask.worker.local_queue import event_loop_of
+from backhaul.dask.worker.local_queue import event_loop_of, local_queue_of
 from backhaul.dask.worker.memory import GUARD_ACTS, GUARD_IS_DONE
+from backhaul.dask.worker.memory_admission import MemoryAdmission, Run
 
 __all__ = ["MemoryGuard", "install_for_worker"]
 
@@ -52,7 +57,7 @@ _WAIT_S: Final = 0.1
 #: Time between two looks at a task that was interrupted
 _LOOK_S: Final = 0.01
 #: Time that an interrupted task has to end
-_PATIENCE_S: Final = 0.15
+_PATIENCE_S: Final = 0.5
 #: Time for which a task is watched of which it is not certain that it is too large
 _DOUBT_S: Final = 0.5
 #: Time that the memory of a task has to be released, once the task has ended
@@ -65,6 +70,10 @@ _LIMITS_AGE_MAX_S: Final = 60.0
 _ANSWER_S: Final = 0.3
 #: Share of the memory that is too much at which the scheduler is asked
 _NEAR: Final = 0.8
+#: Share of the memory that is too much up to which tasks are admitted
+_ADMITTED: Final = 0.95
+#: Time for which the lowest memory counts as that without the running tasks
+_LOWEST_S: Final = 10.0
 #: Inputs that an error names
 _INPUTS_NAMED_MAX: Final = 5
 
@@ -95,6 +104,26 @@ class _Need:
         return self.taken_bytes + self.input_bytes + self.idle_bytes
 
 
+class _Lowest:
+    """The lowest number of about the last `_LOWEST_S` to twice that time."""
+
+    def __init__(self) -> None:
+        self._since_s = -inf
+        self._now = self._before = inf
+
+    def add(self, number: float) -> None:
+        """Note a number."""
+        if monotonic() - self._since_s > _LOWEST_S:
+            self._since_s = monotonic()
+            self._before, self._now = self._now, number
+        self._now = min(self._now, number)
+
+    @property
+    def value(self) -> int:
+        """The lowest one; `add` must have been called."""
+        return int(min(self._now, self._before))
+
+
 class MemoryGuard:
     """Keeps one worker below the memory at which its nanny ends it.
 
@@ -118,10 +147,16 @@ class MemoryGuard:
         self._unmanaged_bytes: int | None = None
         self._idle_bytes = 0
         self._before: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        #: Memory without the running tasks: the least of the last seconds
+        self._lowest = _Lowest()
         #: The largest limit of the cluster's workers, and when the scheduler was asked
         self._largest_bytes: int | None = None
         self._asked_s = -_LIMITS_AGE_MAX_S
         self._answer: Future[None] | None = None
+        self._admission: MemoryAdmission | None = None
+        if switched_on("memory-admission"):
+            most_bytes = int(self._most_bytes * _ADMITTED)
+            self._admission = MemoryAdmission(self, most_bytes, self._admit_from_now_on)
 
     def start(self, worker: Worker, watch: _native.MemoryWatch) -> None:
         """Start the thread of the guard, before the worker runs tasks.
@@ -147,6 +182,32 @@ class MemoryGuard:
         self._before = weakref.WeakKeyDictionary(
             {each: min(before.get(each, last_bytes), now_bytes) for each in _native.running_calls()}
         )
+        self._lowest.add(now_bytes)
+        if self._admission is not None and (running := self._running(worker)):
+            self._admission.learn(running, now_bytes - self._lowest.value)
+
+    # For `MemoryAdmission`
+
+    def running(self) -> list[Execution]:
+        """List the tasks of the worker that have a thread of the pool."""
+        worker = self._worker()
+        return [] if worker is None else self._running(worker)
+
+    def floor_bytes(self) -> int:
+        """Return the memory without what the running tasks have taken, in bytes."""
+        worker = self._worker()
+        return self._lowest.value + (0 if worker is None else _results_bytes(worker))
+
+    def taken_bytes(self, run: Run) -> int:
+        """Return what was taken since a task began, by all tasks, in bytes."""
+        now_bytes = self._unmanaged_bytes or 0
+        return max(0, now_bytes - self._before.get(run, now_bytes))
+
+    def _admit_from_now_on(self) -> None:
+        worker = self._worker()
+        local_queue = None if worker is None else local_queue_of(worker)
+        if local_queue is not None:
+            local_queue.admission = self._admission
 
     def _run(self) -> None:
         while (worker := self._worker()) is not None and worker.status not in _ENDED:
@@ -175,6 +236,7 @@ class MemoryGuard:
             if worker is None or not running:
                 break
             if len(running) > 1:
+                self._note_excess(worker, running, watch)
                 error: BaseException | None = self._reassigned(worker, running)
             else:
                 error = self._too_large(worker, running[0], watch)
@@ -196,6 +258,13 @@ class MemoryGuard:
         watch.set_stage(GUARD_IS_DONE)
         while self._counted_bytes(watch) > self._most_bytes and self._worker() is not None:
             sleep(_LOOK_S)
+
+    def _note_excess(
+        self, worker: Worker, running: Sequence[Run], watch: _native.MemoryWatch
+    ) -> None:
+        if self._admission is not None:
+            taken_bytes = _unmanaged_bytes(worker, watch) - self._lowest.value
+            self._admission.exceeded(running, taken_bytes)
 
     def _running(self, worker: Worker) -> list[Execution]:
         """List the tasks that have a thread of the pool, the one that began last at the end.
@@ -354,9 +423,14 @@ def _unmanaged_bytes(worker: Worker, watch: _native.MemoryWatch) -> int:
     Borrowed results, which count at their owner, do not count here.
     """
     found = watch.account()
-    fast = getattr(data_of(worker), "fast", None)
     borrowed_bytes = found["borrowed_bytes"] - found["borrowed_orphaned_bytes"]
-    return found["counted_bytes"] + borrowed_bytes - int(getattr(fast, "total_weight", 0))
+    return found["counted_bytes"] + borrowed_bytes - _results_bytes(worker)
+
+
+def _results_bytes(worker: Worker) -> int:
+    """Return the results in memory, by Dask's measure, in bytes."""
+    fast = getattr(data_of(worker), "fast", None)
+    return int(getattr(fast, "total_weight", 0))
 
 
 def _named(inputs: tuple[str, ...]) -> str:

@@ -257,6 +257,11 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
 	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
 
+# 25 minutes on two CPUs, most of them for the wheels. STEPS='versions recipe image' runs some
+.PHONY: release-check
+release-check: $(WHEELS_VENV)/.installed ## All that a release does but the uploads: versions, recipe, crates, sdist, wheels, extras, image
+	$(WHEELS_VENV)/bin/python -m tests.wheels.release $(STEPS)
+
 # Minutes for each of the two
 .PHONY: test-all
 test-all: test test-releases ## `make test`, then all of tests/dask on the newest Dask, and the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
@@ -366,7 +371,7 @@ $(VENV)/.run: requirements/run.txt requirements/common.txt pyproject.toml | $(VE
 	@$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/.run
+$(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/complete.txt $(VENV)/.run | $(VENV)/.run
 	$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
@@ -382,7 +387,7 @@ $(NEWEST_VENV)/.venv:
 	$(call make_venv,$(NEWEST_VENV),$(or $(NEWEST_PYTHON),$(shell $(PYTHON) -m tests.wheels.pythons),$(PYTHON)))
 	@touch $@
 
-$(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt requirements/test.txt | $(NEWEST_VENV)/.venv
+$(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt requirements/test.txt requirements/complete.txt | $(NEWEST_VENV)/.venv
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 

@@ -121,7 +121,7 @@ def _download(python: str) -> None:
 
 def _requirements(python: str) -> Iterator[str]:
     """Give what the environments of this project pin for a Python, without what is not packed."""
-    for name in ("common", "run", "test", "gpu"):
+    for name in ("common", "complete", "run", "test", "gpu"):
         for line in (ROOT / f"requirements/{name}.txt").read_text().splitlines():
             if "==" not in line or line.startswith("#"):
                 continue

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.wheels import urls
 
@@ -15,8 +16,15 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ("pyproject.toml", "Cargo.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    manifests = [path.relative_to(ROOT) for path in ROOT.glob("crates/*/Cargo.toml")]
+    for name in (
+        Path("pyproject.toml"),
+        Path("Cargo.toml"),
+        Path("recipe/recipe.yaml"),
+        *manifests,
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -28,6 +36,13 @@ def test_a_release_has_the_addresses_of_its_repository(checkout: Path) -> None:
     assert after == before
     assert named["Source"] == "https://forge.example/owner/backhaul"
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    workspace = tomllib.loads((checkout / "Cargo.toml").read_text())["workspace"]
+    assert workspace["package"]["repository"] == named["Source"]
+    crates = [tomllib.loads(path.read_text())["package"] for path in urls.published(checkout)]
+    assert "backhaul" in {crate["name"] for crate in crates}
+    assert all(crate["repository"] == {"workspace": True} for crate in crates)
+    recipe = yaml.safe_load((checkout / "recipe" / "recipe.yaml").read_text())
+    assert recipe["about"]["repository"] == named["Source"]
     # Their targets are in the checkout.
     for label in ("Documentation", "Changelog"):
         _, _, path = named[label].partition(f"/blob/v{version}/")

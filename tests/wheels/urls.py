@@ -1,10 +1,12 @@
-"""Writes where the project is at home into ``pyproject.toml``, for what is about to be published.
+"""Writes the address of the repository into the manifests, for what is about to be published.
 
     python -m tests.wheels.urls https://HOST/OWNER/NAME
 
 The checkout names no address, as it has the same contents wherever it is kept. The release workflow
-knows the one of the repository that it runs in, and calls this before it builds. Labels are those
-that package indexes know (PyPA's specification of well-known project URLs).
+knows the one of the repository that it runs in, and calls this before it builds:
+``pyproject.toml`` gets ``[project.urls]`` with the labels that package indexes know (PyPA's
+specification of well-known project URLs), ``Cargo.toml`` and each crate that is published get
+``repository``, and so does the conda recipe.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["main", "project_urls", "with_urls"]
+__all__ = ["main", "project_urls", "published", "with_repository", "with_urls"]
 
 #: Line that comes after ``[project]`` in ``pyproject.toml``
 _NEXT: Final = re.compile(r"^\[project\.scripts\]$", re.MULTILINE)
@@ -81,20 +83,55 @@ def with_urls(pyproject: str, urls: dict[str, str]) -> str:
     return added
 
 
+def published(checkout: Path) -> list[Path]:
+    """List the manifests of the crates that go to crates.io."""
+    manifests = sorted(checkout.glob("crates/*/Cargo.toml"))
+    return [
+        path for path in manifests if "publish" not in tomllib.loads(path.read_text())["package"]
+    ]
+
+
+def with_repository(text: str, line: str, added: str) -> str:
+    """Add a line behind one that a manifest has once.
+
+    Raises
+    ------
+    ValueError
+        If the manifest has the added line already, or another number of places for it.
+    """
+    if text.count(f"{line}\n") != 1 or added in text:
+        raise ValueError(f"a manifest has {added!r} already, or not {line!r} once")
+    return text.replace(f"{line}\n", f"{line}\n{added}\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write them; ends with 2 where an address is none, or there are some already."""
     parser = argparse.ArgumentParser(prog="urls", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--checkout", type=Path, default=Path())
     parser.add_argument("repository", help="https://HOST/OWNER/NAME")
     chosen = parser.parse_args(arguments)
-    path = chosen.checkout / "pyproject.toml"
-    workspace = tomllib.loads((chosen.checkout / "Cargo.toml").read_text())["workspace"]
+    checkout: Path = chosen.checkout
+    cargo, recipe = checkout / "Cargo.toml", checkout / "recipe" / "recipe.yaml"
+    pyproject = checkout / "pyproject.toml"
+    version = tomllib.loads(cargo.read_text())["workspace"]["package"]["version"]
     try:
-        urls = project_urls(chosen.repository, workspace["package"]["version"])
-        path.write_text(with_urls(path.read_text(), urls))
+        urls = project_urls(chosen.repository, version)
+        licence, repository = 'license = "Apache-2.0"', f'repository = "{urls["Source"]}"'
+        written = {
+            pyproject: with_urls(pyproject.read_text(), urls),
+            cargo: with_repository(cargo.read_text(), licence, repository),
+            recipe: with_repository(
+                recipe.read_text(), "  license_file: LICENSE", f"  repository: {urls['Source']}"
+            ),
+        }
+        for path in published(checkout):
+            inherited = ("license.workspace = true", "repository.workspace = true")
+            written[path] = with_repository(path.read_text(), *inherited)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    for path, text in written.items():
+        path.write_text(text)
     return 0
 
 

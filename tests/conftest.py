@@ -31,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # On a busy machine any example may take 200 ms.
-    hypothesis.settings.register_profile("busy", deadline=None)
+    hypothesis.settings.register_profile(
+        "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
     hypothesis.settings.load_profile("busy")
     config.pluginmanager.register(ProcessorTimes())
     config.pluginmanager.register(Hangs())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -11,6 +13,7 @@ from distributed import Client, LocalCluster
 
 import dask
 
+DEADLINE_S = 120
 SWITCH = "distributed.comm.backhaul.exchange"
 
 #: Computes all partitions of a frame, with the exchange on or off
@@ -52,9 +55,16 @@ def wait_until_forgotten(client: Client) -> None:
     """Wait until the scheduler has no tasks.
 
     A collection with the keys of an earlier one gets the results of that one, without a new graph,
-    as long as the client has not released them.
+    as long as the client has not released them. A failed test is still referenced by the error of
+    the interpreter's last test, with all that its functions hold.
     """
-    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+    for name in ("last_exc", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while keys := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)):
+        assert time.monotonic() < deadline_s, f"the scheduler still has {keys}"
+        # Errors are in cycles of references.
+        gc.collect()
         time.sleep(0.01)
 
 

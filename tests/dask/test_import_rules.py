@@ -52,7 +52,6 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "launch.worker": frozenset({"comm.addresses", "resource_pools.declarations"}),
     "launch.worker_specs": frozenset({"resource_pools.declarations"}),
     "observe.heartbeat": frozenset({"placement.fetch_order"}),
-    "placement.root_plan": frozenset({"scheduler.window"}),
     "resource_pools.request_index": frozenset({"serialize.pickled_task"}),
     "resource_pools.scheduler_slots": frozenset({"serialize.pickled_task"}),
     "scheduler.core.eligibility": frozenset(
@@ -64,7 +63,7 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "scheduler.core.live_core": frozenset(
         {"placement.link_placement", "resource_pools.request_index"}
     ),
-    "scheduler.core.placement": frozenset({"placement.link_placement", "placement.root_plan"}),
+    "scheduler.core.placement": frozenset({"placement.link_placement"}),
     "scheduler.core.resources": frozenset(
         {
             "resource_pools.requests",
@@ -103,7 +102,6 @@ BY_NAME: Final = {"__init__", "compat.activation", "compat.patching", "exchange.
 
 #: Modules that are in a cycle once the imports count that only type checkers follow
 TYPE_CYCLES: Final = {
-    "placement.root_plan",
     "scheduler.core.clients",
     "scheduler.core.engine_streams",
     "scheduler.core.group_views",
@@ -123,7 +121,6 @@ TYPE_CYCLES: Final = {
     "scheduler.core.unrunnable",
     "scheduler.core.window",
     "scheduler.core.workers",
-    "scheduler.window",
 }
 
 

@@ -133,7 +133,6 @@ OURS = {
     # An item of this package
     "worker/local_queue.py": {"item"},
     # The window is ours, of in_flight.py
-    "placement/root_plan.py": {"ours", "prefixes", "rootish", "self._window"},
     "placement/fetch_order.py": {"_links"},
     # A message of a class of this package
     "worker/inline_results.py": {"_asked", "carried"},
@@ -150,7 +149,6 @@ OURS = {
         "workers",
     },
     # The plan of roots
-    "scheduler/core/placement.py": {"roots"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler/core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     "scheduler/core/handler_overrides.py": {"super()"},

@@ -100,7 +100,6 @@ _RULES = [
             r"|client/(?:state_event|result_cache|blocking_gather|blocking_wait|thread_wait)"
             r"|comm/(?:already_sent)"
             r"|resource_pools/(?:scheduler_slots|worker_slots)"
-            r"|placement/(?:link_placement)"
             r")\.py",
         ),
         ("state machine", r"\(backhaul/dask/scheduler/core/"),

@@ -26,7 +26,6 @@ from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler.core import export_state, obstacle
-from backhaul.dask.scheduler.core.placement import placement_of
 from backhaul.dask.scheduler.core.stealing import begin_stealing
 from backhaul.errors import EscapeError
 
@@ -45,7 +44,7 @@ from .attributes import (
 from .conversion import convert, flaws
 from .events import Event
 from .ours import Ours
-from .placed import OurLinks, our_placing, place, placing_of
+from .placed import OurLinks, our_placing, place, placing_of, policy_of
 from .stream import Stream
 from .upstream import EndlessError, Upstream
 
@@ -211,7 +210,7 @@ class Pair:
         return found or (self.compare_state() if looks else None)
 
     def _compare_said(self, refused: bool) -> str | None:
-        placement = placement_of(self.upstream.state)
+        placement = policy_of(self.upstream.state)
         if placement is not None:
             self.counted["hints"] += len(placement.roots.hints)
             self.counted["promises"] += placement.mirror.promises()

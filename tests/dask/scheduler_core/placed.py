@@ -1,43 +1,36 @@
-"""Tasks placed by what links cost in streams of events: `LinkPlacement` beside upstream, and ours.
+"""Tasks placed by what links cost in streams of events: the policy in Python, and the core's.
 
 Both get the same description of links, because nothing here measures any.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from typing import Any
 
 from backhaul._native import Placement, SchedulerCore
-from backhaul.dask.compat.patching import Patch
-from backhaul.dask.compat.process_patches import PATCHES
-from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE, LinkPlacement
-from backhaul.dask.placement.root_plan import memory_target
-from backhaul.dask.scheduler.core.placement import placement_of, write_placing
+from backhaul.bench.placement.policy import PolicyInPython
+from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE, memory_target
+from backhaul.dask.scheduler.core.export_state import forgotten_task
+from backhaul.dask.scheduler.core.placement import placement_of
 
 from .events import Event
 
-__all__ = ["OurLinks", "our_placing", "place", "placing_of", "tell_links"]
+__all__ = ["OurLinks", "our_placing", "place", "placing_of", "policy_of", "tell_links"]
 
 
-#: In force for good
-_patched: list[Patch] = []
-
-
-def place(scheduler: Any) -> LinkPlacement:
+def place(scheduler: Any) -> PolicyInPython:
     """Make a scheduler of upstream place by links."""
-    _patch_workers()
-    placement = LinkPlacement(scheduler)
-    placement.attach()
-    return placement
+    policy = PolicyInPython(scheduler)
+    policy.attach()
+    return policy
 
 
-def _patch_workers() -> None:
-    for patch in PATCHES:
-        if patch.switch == "placement.enabled" and patch not in _patched:
-            refused = patch.refusal()
-            assert refused is None, refused
-            patch.install()
-            _patched.append(patch)
+def policy_of(scheduler: Any) -> PolicyInPython | None:
+    """Return the policy of a scheduler of upstream; None if tasks are not placed by links."""
+    found = placement_of(scheduler)
+    assert found is None or isinstance(found, PolicyInPython)
+    return found
 
 
 def tell_links(
@@ -90,8 +83,7 @@ class OurLinks:
 
     def go_on(self, core: SchedulerCore, scheduler: Any) -> None:
         """Make a scheduler of upstream place by the knowledge of the core that it was made from."""
-        _patch_workers()
-        placement = LinkPlacement(scheduler)
+        placement = PolicyInPython(scheduler)
         placement.mirror = placement.roots.mirror = self.mirror
         placement.hosts = self.hosts
 
@@ -105,12 +97,12 @@ class OurLinks:
         vars(placement)["_add"] = replace
         placement.attach()
         del vars(placement)["_add"]
-        write_placing(core, scheduler, str)
+        _write_placing(core, scheduler)
 
     @classmethod
     def of(cls, scheduler: Any) -> OurLinks:
         """Take over what a scheduler of upstream's knows, for a core that is made of it."""
-        placement = placement_of(scheduler)
+        placement = policy_of(scheduler)
         assert placement is not None
         ours = cls()
         ours.mirror, ours.hosts = placement.mirror, placement.hosts
@@ -119,9 +111,40 @@ class OurLinks:
         return ours
 
 
+def _write_placing(core: SchedulerCore, scheduler: Any) -> None:
+    """Export the core's data about placement to a scheduler that has the core's tasks."""
+    placement = policy_of(scheduler)
+    said = core.placing()
+    if placement is None or said is None:
+        return
+    workers, tasks = scheduler.workers, scheduler.tasks
+    roots = placement.roots
+    roots.nbytes.clear()
+    roots.nbytes.update(said["result_bytes"])
+    # One that left half done, as an event was refused, is not there.
+    roots.hints = OrderedDict(
+        (text, workers[address]) for text, address in said["hints"].items() if address in workers
+    )
+
+    def planned(text: str, is_there: bool) -> Any:
+        return tasks[text] if is_there else forgotten_task(text, scheduler)
+
+    roots.own = {
+        workers[address]: deque(planned(*root) for root in own)
+        for address, own in said["own"].items()
+        if address in workers
+    }
+    promised = [one for one in said["promised"] if one[2] in workers]
+    needed = {
+        address: {ts.key: ts for ts in workers[address].needs_what} for _, _, address in promised
+    }
+    renamed = ((number, needed[address].get(text)) for number, text, address in promised)
+    placement.mirror.rename([(number, ts) for number, ts in renamed if ts is not None])
+
+
 def placing_of(scheduler: Any) -> dict[str, Any] | None:
     """Say what a scheduler of upstream's knows for placing tasks by links."""
-    placement = placement_of(scheduler)
+    placement = policy_of(scheduler)
     if placement is None:
         return None
     roots = placement.roots

@@ -19,7 +19,7 @@ from backhaul.dask.scheduler.core.live_core import LiveCore
 from backhaul.dask.scheduler.core.placement import placement_of
 from tests.dask.conftest import Eventually
 
-from .test_live import KEY, cluster
+from .test_live import cluster
 
 pytestmark = pytest.mark.usefixtures("plain_dask", "by_engine")
 
@@ -92,13 +92,13 @@ async def test_tasks_are_placed_without_leaving_the_core(eventually: Eventually)
         assert core.is_active
         assert not core.escapes
         core.escape("a look")
-        assert placement.roots.nbytes == said["result_bytes"] | {
-            "inc": placement.roots.nbytes["inc"]
+        assert placement.result_bytes == said["result_bytes"] | {
+            "inc": placement.result_bytes["inc"]
         }
 
 
 @gen_test()
-async def test_plans_go_with_the_state(eventually: Eventually) -> None:
+async def test_plans_end_with_the_core_and_sizes_stay(eventually: Eventually) -> None:
     async with cluster(workers=0, settings=PLACES) as (c, s, core, _):
         placement = placement_on(s)
         # Two hosts, as far as addresses show
@@ -126,31 +126,22 @@ async def test_plans_go_with_the_state(eventually: Eventually) -> None:
             )
             assert apart <= 4
             core.escape("a look")
-            planned = {key: ws.address for key, ws in placement.roots.hints.items()}
-            assert planned == hints
-            own = {
-                ws.address: [ts.key for ts in tasks] for ws, tasks in placement.roots.own.items()
-            }
-            assert own == {
-                address: [key for key, _ in keys] for address, keys in said["own"].items()
-            }
+            assert placement.result_bytes == said["result_bytes"]
+            assert placement.mirror.promises() == 0
+            assert len(placement.hosts) == 2
             go_on.set()
             assert await c.gather(futures) == [2 * (100_000 + number) for number in range(20)]
-            assert placement.roots.hints == {}
             del futures, busy
             await eventually(lambda: not s.tasks)
-            assert placement.mirror.promises() == 0
             # The next graph is the core's again, and what was learned with it.
             await computed(c, core, "z")
             assert core.adoptions == 2
 
 
-@pytest.mark.parametrize("by_core", [False, True])
 @gen_test()
-async def test_a_worker_that_leaves_is_given_nothing(by_core: bool, eventually: Eventually) -> None:
+async def test_a_worker_that_leaves_is_given_nothing(eventually: Eventually) -> None:
     # It has the shortest queue of its host as soon as its tasks are taken from it.
-    settings = {**PLACES, KEY: by_core}
-    async with cluster(workers=2, settings=settings) as (c, s, core, workers):
+    async with cluster(workers=2, settings=PLACES) as (c, s, core, workers):
         placement_on(s)
         data = await c.scatter(b"x" * 1000, workers=[workers[0].address], hash=False)
         # Each a group of its own: those of a large one are roots.
@@ -165,7 +156,7 @@ async def test_a_worker_that_leaves_is_given_nothing(by_core: bool, eventually: 
         assert leaving not in s.workers
         left = {ts.processing_on.address for ts in s.tasks.values() if ts.processing_on}
         assert left == {workers[0].address}
-        assert core.is_active == by_core, core.escapes
+        assert core.is_active, core.escapes
         go_on.set()
         assert await c.gather(futures) == [b"x" * 1000] * 12
 
@@ -175,12 +166,11 @@ async def test_a_graph_on_data_that_was_put_there_is_planned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # Such data has no priority.
-    with dask.config.set({KEY: False}):
-        async with cluster(workers=2, settings={**PLACES, KEY: False}) as (c, s, _, _):
-            placement_on(s)
-            data = await c.scatter([1, 2])
-            assert await c.gather(c.map(inc, data)) == [2, 3]
-            assert await c.submit(sum, data) == 3
+    async with cluster(workers=2, settings=PLACES) as (c, s, _, _):
+        placement_on(s)
+        data = await c.scatter([1, 2])
+        assert await c.gather(c.map(inc, data)) == [2, 3]
+        assert await c.submit(sum, data) == 3
     assert "TypeError" not in caplog.text
 
 

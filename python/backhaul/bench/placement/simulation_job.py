@@ -23,6 +23,7 @@ from distributed.core import Status
 import dask
 from backhaul._native import FairNetwork
 from backhaul.bench.placement.machines import Machine
+from backhaul.bench.placement.policy import PolicyInPython
 from backhaul.bench.placement.workloads import Graph, Key, Phase, critical_path_s
 from backhaul.dask.compat import activation
 from backhaul.dask.compat.names import (
@@ -38,7 +39,7 @@ from backhaul.dask.compat.names import (
     instructions,
     worker_events,
 )
-from backhaul.dask.placement import fetch_order, link_placement
+from backhaul.dask.placement import fetch_order
 
 __all__ = ["POLICIES", "Run", "SimulatedCluster", "bound_s", "simulate"]
 
@@ -183,7 +184,7 @@ class SimulatedCluster:
         self.scheduler.status = Status.running
         self.scheduler.clients[_CLIENT] = ClientState(_CLIENT)
         self.workers: dict[str, _Worker] = {}
-        self.placement: link_placement.LinkPlacement | None = None
+        self.placement: PolicyInPython | None = None
         for number in range(len(machine.workers)):
             self._add_worker(number)
         if policy == "backhaul":
@@ -306,13 +307,11 @@ class SimulatedCluster:
 
     def _place(self) -> None:
         """Let Backhaul place tasks, by the machine's description of its links."""
-        switch = "placement.enabled"
-        with dask.config.set({f"distributed.comm.backhaul.{switch}": True}):
-            activation.install(only=switch)
-            activation.install(only="placement.nearest-first")
-            self.placement = link_placement.install(self.scheduler)
-        if self.placement is None or len(activation.installed()) < 2:
+        activation.install(only="placement.nearest-first")
+        if not activation.installed():
             raise RuntimeError("this release of Dask is none that placement was written for")
+        self.placement = PolicyInPython(self.scheduler)
+        self.placement.attach()
         self.placement.set_routes(
             self.machine.capacities_bytes_per_s,
             (

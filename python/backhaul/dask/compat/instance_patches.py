@@ -37,7 +37,6 @@ __all__ = [
     "NANNY_MEMORY_MONITOR",
     "PINNED_PROCESS",
     "PLACED_RESULTS",
-    "PLACEMENT",
     "REQUIREMENTS",
     "SCHEDULER_ACCOUNT",
     "SCHEDULER_RESULTS",
@@ -356,43 +355,6 @@ ENGINE_STREAMS: Final = Requirement(
     ),
 )
 
-#: Placement by measured links (`backhaul.dask.placement.link_placement`): the choice of a worker
-#: for a task with inputs; the cost of a task where upstream still chooses (actors, restrictions);
-#: how long inputs take, for work stealing; and which queued roots go to which free threads
-#: (`backhaul.dask.placement.root_plan`)
-PLACEMENT: Final = InstancePatch(
-    shown="Scheduler",
-    without="tasks are placed and stolen by one bandwidth, and roots go to any free worker",
-    slots=(
-        "decide_worker_non_rootish",
-        "worker_objective",
-        "get_comm_cost",
-        "is_rootish",
-        "stimulus_queue_slots_maybe_opened",
-        "decide_worker_rootish_queuing_enabled",
-    ),
-    read=(
-        *of(
-            "SchedulerState",
-            "decide_worker_non_rootish _get_prefix_duration worker_objective _calc_occupancy "
-            "get_comm_cost is_rootish _transition_waiting_processing "
-            "decide_worker_rootish_queuing_enabled _transition_queued_processing",
-        ),
-        *of(
-            "WorkerState",
-            "__init__ add_to_processing remove_from_processing add_to_long_running",
-        ),
-        *of("TaskState", "__init__ get_nbytes"),
-        *of("TaskPrefix", "__init__ add_duration"),
-        "WorkStealing.steal_time_ratio",
-        "Scheduler.stimulus_queue_slots_maybe_opened",
-        "task_slots_available",
-        "HeapSet.peek",
-        "HeapSet.__len__",
-    ),
-)
-
-
 #: The handler of heartbeats, from which `backhaul.dask.observe.account` takes the report; the
 #: handler of ended tasks, and one request more, for the record of runs
 #: (`backhaul.dask.scheduler.run_record`)
@@ -509,7 +471,6 @@ INSTANCE_PATCHES: Final = (
     WORKER_CORE,
     PLACED_RESULTS,
     WATCHED_HANDLERS,
-    PLACEMENT,
     SCHEDULER_ACCOUNT,
     WORKER_METRIC,
     LINK_NEWS,

@@ -295,19 +295,6 @@ PATCHES: tuple[Patch, ...] = (
         ),
         without="without Backhaul in its list",
     ),
-    # Where a scheduler keeps account of what each worker still needs
-    Patch(
-        switch="placement.enabled",
-        functions=(
-            Function("WorkerState._inc_needs_replica", "placement.link_placement.counted_need"),
-            Function("WorkerState._dec_needs_replica", "placement.link_placement.dropped_need"),
-            Function("WorkerState.add_replica", "placement.link_placement.met_need"),
-        ),
-        read=of(
-            "WorkerState",
-            "__init__ _inc_needs_replica _dec_needs_replica add_replica remove_replica clean",
-        ),
-    ),
     # Where expressions become tasks
     Patch(
         switch="exchange",

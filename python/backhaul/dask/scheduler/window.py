@@ -12,7 +12,7 @@ Tasks that were sent because of a wrong expectation are stolen back: see `window
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed import Scheduler
 
@@ -22,9 +22,6 @@ from backhaul.dask.compat.names import TaskGroup, TaskState, WorkerState
 from backhaul.dask.compat.patching import Replacement
 from backhaul.dask.config.settings import WindowLimits, work_in_hand_limits
 from backhaul.dask.scheduler.window_recall import StealBack
-
-if TYPE_CHECKING:
-    from backhaul.dask.placement.root_plan import RootPlan
 
 __all__ = [
     "UPSTREAM_SATURATION",
@@ -121,8 +118,6 @@ class InFlightWindow:
             saturation=scheduler.WORKER_SATURATION,
         )
         self.steal_back = StealBack(scheduler)
-        #: Plan of the worker of each queued task, if there is one
-        self.roots: RootPlan | None = None
         self._target: WorkerState | None = None
         self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
         self._upstream_decide: Callable[[], WorkerState | None] = (
@@ -151,14 +146,7 @@ class InFlightWindow:
     def decide_worker(self) -> WorkerState | None:
         """Choose a worker for a task that leaves the queue."""
         target, self._target = self._target, None
-        if target is not None:
-            return target
-        return self._upstream_decide() if self.roots is None else self.roots.decide_worker()
-
-    @property
-    def upstream_decide(self) -> Callable[[], WorkerState | None]:
-        """What upstream chooses a worker for a queued task by."""
-        return self._upstream_decide
+        return self._upstream_decide() if target is None else target
 
     def handle_task_finished(self, key: Any, worker: str, stimulus_id: str, **message: Any) -> None:
         """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
@@ -198,20 +186,18 @@ class InFlightWindow:
         client_msgs: dict[str, list[Any]] = {}
         worker_msgs: dict[str, list[Any]] = {}
         try:
-            while ws in scheduler.running and (ts := self._front(ws)) is not None:
+            while ws in scheduler.running and (ts := self._front()) is not None:
                 group = ts.group
                 room = self._room(ws, group)
                 if not room:
                     break
                 while room and ts is not None and ts.group is group:
                     self._target = ws
-                    if self.roots is not None:
-                        self.roots.give(ts)
                     recommendations: Any = {ts.key: "processing"}
                     scheduler._transitions(recommendations, client_msgs, worker_msgs, stimulus_id)
                     room -= 1
                     sent += 1
-                    ts = self._front(ws)
+                    ts = self._front()
                 if not room:
                     break
         finally:
@@ -222,10 +208,7 @@ class InFlightWindow:
         self.policy.note_filled(ws.address, tasks, ws.nthreads)
         return sent
 
-    def _front(self, ws: WorkerState) -> TaskState | None:
-        """Look at the queued task that a worker is to be sent next, before it is idle."""
-        if self.roots is not None:
-            return self.roots.front_for(ws, of_others=False)
+    def _front(self) -> TaskState | None:
         queued = self.scheduler.queued
         return queued.peek() if queued else None
 

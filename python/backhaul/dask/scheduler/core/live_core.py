@@ -47,7 +47,7 @@ from backhaul.dask.scheduler.core.key_text import KeyTexts
 from backhaul.dask.scheduler.core.loop_thread import LoopThread
 from backhaul.dask.scheduler.core.messages import send_messages
 from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, past_transitions
-from backhaul.dask.scheduler.core.placement import place_by_links, placement_of, write_placing
+from backhaul.dask.scheduler.core.placement import end_placing, place_by_links, placement_of
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.replicas import snapshots
 from backhaul.dask.scheduler.core.resources import ResourceAdmission, carried_threads
@@ -352,7 +352,7 @@ class LiveCore:
         self.spans.write()
         if self.stealing.extension is None:
             register_stealable(scheduler)
-        write_placing(self.core, scheduler, self.texts.key)
+        end_placing(self.core, self._placement)
         self.admission.release()
         if scheduler.validate:
             scheduler.validate_state()

@@ -1,4 +1,4 @@
-"""Where the root tasks of a graph run, planned when the graph comes.
+"""Plan of the workers of the root tasks of a graph, in Python: the core has the same in Rust.
 
 Dask gives each root to any worker with a free thread, so results that are combined later are made
 anywhere. `RootPlan` says for each root which worker is to run it, by a partition of the graph
@@ -16,14 +16,11 @@ from typing import Any
 
 from distributed import Scheduler
 
-import dask
 from backhaul import _native
-from backhaul.dask.compat.instance_patches import PLACEMENT
 from backhaul.dask.compat.names import TaskPrefix, TaskState, WorkerState, task_slots_available
-from backhaul.dask.compat.patching import Replacement
-from backhaul.dask.scheduler import window
+from backhaul.dask.placement.link_placement import memory_target
 
-__all__ = ["RootPlan", "memory_target"]
+__all__ = ["RootPlan"]
 
 #: Kinds of tasks whose size is remembered; when there are more, all are forgotten
 PREFIXES_MAX = 10_000
@@ -65,32 +62,15 @@ class RootPlan:
         self._upstream_decide: Callable[[], WorkerState | None] = (
             scheduler.decide_worker_rootish_queuing_enabled
         )
-        self._replaced: list[Replacement] = []
-        self._window: window.InFlightWindow | None = None
 
-    def attach(self) -> None:
-        """Install the plan on the scheduler, with its in-flight window if that is there."""
-        ours: dict[str, Any] = {
+    @property
+    def replacements(self) -> dict[str, Callable[..., Any]]:
+        """Methods of the scheduler that the plan replaces, by name."""
+        return {
             "is_rootish": self.is_rootish,
             "stimulus_queue_slots_maybe_opened": self.slots_maybe_opened,
+            "decide_worker_rootish_queuing_enabled": self.decide_worker,
         }
-        self._window = window.installed(self.scheduler)
-        if self._window is None:
-            ours["decide_worker_rootish_queuing_enabled"] = self.decide_worker
-        else:
-            self._window.roots = self
-            self._upstream_decide = self._window.upstream_decide
-        self._replaced += PLACEMENT.install(self.scheduler, ours).values()
-
-    def detach(self) -> None:
-        """Give it up again."""
-        for replaced in self._replaced:
-            replaced.take_back()
-        self._replaced.clear()
-        if self._window is not None:
-            self._window.roots = None
-        self.hints.clear()
-        self.own.clear()
 
     # Events of workers
 
@@ -223,7 +203,7 @@ class RootPlan:
             return
         for ws in list(scheduler.idle_task_count):
             for _ in range(task_slots_available(ws, scheduler.WORKER_SATURATION)):
-                ts = self.front_for(ws, of_others=True)
+                ts = self._front_for(ws)
                 if ts is None:
                     break
                 self.give(ts)
@@ -233,20 +213,10 @@ class RootPlan:
                 finally:
                     self._target = None
 
-    def front_for(self, ws: WorkerState, *, of_others: bool) -> TaskState | None:
-        """Look at the queued task that a worker is to run next.
+    def _front_for(self, ws: WorkerState) -> TaskState | None:
+        """Return the queued task that a worker runs next; None if there is none.
 
-        Parameters
-        ----------
-        ws : distributed.scheduler.WorkerState
-            The worker.
-        of_others : bool
-            Whether it is to have what was planned for others when it has none of its own.
-
-        Returns
-        -------
-        distributed.scheduler.TaskState or None
-            None if there is nothing for it. The caller that sends the task calls `give`.
+        The caller that sends the task calls `give`.
         """
         queued = self.scheduler.queued
         if not queued:
@@ -255,16 +225,12 @@ class RootPlan:
         own = self._end(ws, 0)
         if front.key not in self.hints and (own is None or _first(front, own)):
             return front
-        if own is None and of_others:
-            # The last roots of the worker with most to do are missed least, and their partners come
-            # last, too.
-            while self.own:
-                richest = max(self.own, key=lambda other: len(self.own[other]))
-                own = self._end(richest, -1)
-                if own is not None:
-                    break
-            return front if own is None else own
-        return own
+        # The last roots of the worker with most to do are missed least, and their partners come
+        # last, too.
+        while own is None and self.own:
+            richest = max(self.own, key=lambda other: len(self.own[other]))
+            own = self._end(richest, -1)
+        return front if own is None else own
 
     def give(self, ts: TaskState) -> None:
         """Note that a task is sent to a worker."""
@@ -355,14 +321,6 @@ def _memory_left_bytes(ws: WorkerState) -> float:
     if not ws.memory_limit:
         return math.inf
     return max(0.0, float(ws.memory_limit * memory_target() - ws.nbytes))
-
-
-def memory_target() -> float:
-    """Say how much of its memory limit a worker may hold before it would spill.
-
-    That of the scheduler's configuration; a worker may have another one, or none.
-    """
-    return float(dask.config.get("distributed.worker.memory.target") or 1.0)
 
 
 def _first(one: TaskState, other: TaskState) -> bool:

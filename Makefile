@@ -23,9 +23,9 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.
 # The newest Dask is tested on it; without, on the newest that is found here (tests/wheels/pythons.py)
 NEWEST_PYTHON ?=
 
-# Parts of the tests that run beside one another, the longest first. Each of them waits for half of
-# its time, and each prints when it is over. Four keep two CPUs busy.
-TEST_JOBS ?= 4
+# Parts of the tests that run beside one another, the longest first. Each of them waits for more than
+# half of its time, and each prints when it is over. Five keep two CPUs busy.
+TEST_JOBS ?= 5
 
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
@@ -68,14 +68,14 @@ build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 # One that fails leaves the others to run; the summary fits a screen. Compiled first: where Python is
 # told to write no bytecode, as in many containers, each of some thousand processes would do it
 .PHONY: test
-test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, four parts at a time (TEST_JOBS=1: one after another)
+test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, five parts at a time (TEST_JOBS=1: one after another)
 	cargo test --locked --workspace --no-run
 	@$(BIN)/python -m compileall -q python tests benches
 	@rm -rf .test-logs
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going $(TEST_PARTS); \
 	$(BIN)/python tests/parts.py summary $(TEST_PARTS)
 
-TEST_PARTS = $(if $(ARGS),test-python,test-dask test-rest test-cores test-jobs test-newest) \
+TEST_PARTS = $(if $(ARGS),test-python,test-rest test-cores test-dask test-to-l test-jobs test-newest) \
   test-rust test-model test-loom $(if $(ARGS),,test-oldest)
 
 .PHONY: test-rust
@@ -103,6 +103,8 @@ test-python: build $(VENV)/.dev ## The Python tests alone
 PYTEST_PART = $(PART) $@ -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_$@
 TESTS_OF_CORES = $(addprefix tests/dask/,execution scheduler_core upstream worker_core)
 TESTS_OF_JOBS = $(addprefix tests/dask/,exchange like_tcp)
+# The first half of the files that are in no folder, by name
+TESTS_TO_L = $(wildcard tests/dask/test_[a-k]*.py)
 
 .PHONY: test-cores
 test-cores: build $(VENV)/.dev
@@ -112,9 +114,13 @@ test-cores: build $(VENV)/.dev
 test-jobs: build $(VENV)/.dev
 	$(PYTEST_PART) $(TESTS_OF_JOBS)
 
+.PHONY: test-to-l
+test-to-l: build $(VENV)/.dev
+	$(PYTEST_PART) $(TESTS_TO_L)
+
 .PHONY: test-dask
 test-dask: build $(VENV)/.dev
-	$(PYTEST_PART) $(addprefix --ignore=,$(TESTS_OF_CORES) $(TESTS_OF_JOBS)) tests/dask
+	$(PYTEST_PART) $(addprefix --ignore=,$(TESTS_OF_CORES) $(TESTS_OF_JOBS) $(TESTS_TO_L)) tests/dask
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev

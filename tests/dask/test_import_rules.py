@@ -51,7 +51,6 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "launch.option_checks": frozenset({"resource_pools.declarations"}),
     "launch.worker": frozenset({"comm.addresses", "resource_pools.declarations"}),
     "launch.worker_specs": frozenset({"resource_pools.declarations"}),
-    "observe.heartbeat": frozenset({"placement.fetch_order"}),
     "resource_pools.request_index": frozenset({"serialize.pickled_task"}),
     "resource_pools.scheduler_slots": frozenset({"serialize.pickled_task"}),
     "scheduler.core.eligibility": frozenset(
@@ -72,7 +71,7 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
         }
     ),
     "worker.core.events": frozenset({"resource_pools.requests"}),
-    "worker.core.ownership": frozenset({"placement.fetch_order", "resource_pools.worker_state"}),
+    "worker.core.ownership": frozenset({"resource_pools.worker_state"}),
     "worker.early_reader": frozenset({"worker.core.events", "worker.core.ownership"}),
     "worker.execution": frozenset(
         {

@@ -103,7 +103,6 @@ OURS = {
     "placement/link_model.py": {"nics"},
     "comm/buffer_sharing.py": {"frames"},
     "observe/ledger.py": {"link", "process", "listed", "rest"},
-    "placement/link_messages.py": {"classes"},
     # A pandas frame
     "observe/link_table.py": {"frame"},
     "resource_pools/machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
@@ -133,7 +132,6 @@ OURS = {
     # An item of this package
     "worker/local_queue.py": {"item"},
     # The window is ours, of in_flight.py
-    "placement/fetch_order.py": {"_links"},
     # A message of a class of this package
     "worker/inline_results.py": {"_asked", "carried"},
     "resource_pools/scheduler_slots.py": {"ours", "found"},
@@ -236,8 +234,6 @@ STATE = {
     "worker/local_queue.py": {"pool_thread_state.proceed"},
     # As Worker.execute
     "worker/thread_events.py": {"threads[key]"},
-    # As WorkerState._select_workers_for_gather
-    "placement/fetch_order.py": {"needed[address]"},
     # A name of this package in the attributes of a client, that Dask does not have
     "client/outgoing_queue.py": {"attributes"},
     # As as_completed._track_future

@@ -56,20 +56,15 @@ SWITCHES = {
     "hot-path.result",
     "hot-path.submit",
     "hot-path.worker-threads",
-    "placement.nearest-first",
     "small-results.enabled",
     "tls.note-settings",
     "versions.listed",
 }
-#: With what is off unless it is asked for, as it is in this process
-ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
 
 
 @pytest.fixture(autouse=True)
-def fresh(plain_dask: None) -> Iterator[None]:
-    """Begin each test with Dask as it is, and end it so; with what is off unless asked for."""
-    with dask.config.set({"distributed.comm.backhaul.placement.enabled": True}):
-        yield
+def fresh(plain_dask: None) -> None:
+    """Begin each test with Dask as it is, and end it so."""
 
 
 def names() -> set[str]:
@@ -122,11 +117,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Expr.__dask_graph__",
         "P2PRechunkLayer._construct_graph",
         "Security._get_tls_context",
-        "WorkerState._dec_needs_replica",
         "WorkerState._get_task_finished_msg",
-        "WorkerState._inc_needs_replica",
-        "WorkerState._select_workers_for_gather",
-        "WorkerState.add_replica",
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "Worker.data",
@@ -153,8 +144,8 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "dask.order.order",
         "distributed.worker._run_actor",
     }, distributed.__version__
-    assert len(activation.installed()) == len(process_patches.PATCHES) <= 24
-    assert {patch.switch for patch in process_patches.PATCHES} == ALL_SWITCHES
+    assert len(activation.installed()) == len(process_patches.PATCHES) <= 22
+    assert {patch.switch for patch in process_patches.PATCHES} == SWITCHES
     assert warnings(caplog) == []
 
 
@@ -222,17 +213,17 @@ def test_uninstalling_leaves_replacements_by_other_packages(
     assert activation.installed() == []
 
 
-@pytest.mark.parametrize("switch", sorted(ALL_SWITCHES))
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
 def test_a_switch_keeps_dasks_own(switch: str) -> None:
     originals = functions()
     with dask.config.set({f"distributed.comm.backhaul.{switch}": False}):
         activation.install()
-        assert {patch.switch for patch in activation.installed()} == ALL_SWITCHES - {switch}
+        assert {patch.switch for patch in activation.installed()} == SWITCHES - {switch}
         for (patch, _), original, now in zip(REPLACED, originals, functions(), strict=True):
             assert (now is original) == (patch.switch == switch)
     # Switched on later, it comes with the next comm.
     activation.install()
-    assert {patch.switch for patch in activation.installed()} == ALL_SWITCHES
+    assert {patch.switch for patch in activation.installed()} == SWITCHES
 
 
 def test_a_switch_that_is_no_switch_is_refused() -> None:

@@ -25,7 +25,6 @@ from backhaul._native import FairNetwork
 from backhaul.bench.placement.machines import Machine
 from backhaul.bench.placement.policy import PolicyInPython
 from backhaul.bench.placement.workloads import Graph, Key, Phase, critical_path_s
-from backhaul.dask.compat import activation
 from backhaul.dask.compat.names import (
     ClientState,
     ExecuteSuccessEvent,
@@ -39,7 +38,6 @@ from backhaul.dask.compat.names import (
     instructions,
     worker_events,
 )
-from backhaul.dask.placement import fetch_order
 
 __all__ = ["POLICIES", "Run", "SimulatedCluster", "bound_s", "simulate"]
 
@@ -307,9 +305,6 @@ class SimulatedCluster:
 
     def _place(self) -> None:
         """Let Backhaul place tasks, by the machine's description of its links."""
-        activation.install(only="placement.nearest-first")
-        if not activation.installed():
-            raise RuntimeError("this release of Dask is none that placement was written for")
         self.placement = PolicyInPython(self.scheduler)
         self.placement.attach()
         self.placement.set_routes(
@@ -319,15 +314,11 @@ class SimulatedCluster:
                 for (sender, receiver), route in self.machine.routes.items()
             ),
         )
-        for worker in self.workers.values():
-            fetch_order.set_links(worker.address, worker.seconds_per_byte)
 
     def close(self) -> None:
         """Leave nothing in force that others of this process would meet."""
         if self.placement is not None:
             self.placement.detach()
-        for address in self.workers:
-            fetch_order.forget_links(address)
 
 
 class _Stream:
@@ -380,12 +371,6 @@ class _Worker:
                 self._gather(instruction)
             else:
                 raise NotImplementedError(f"an instruction that is not simulated: {instruction}")
-
-    def seconds_per_byte(self, sender: str) -> float:
-        """Say how long a byte takes from another worker."""
-        machine = self.cluster.machine
-        route = machine.routes[self.cluster.workers[sender].number, self.number]
-        return 1 / min(machine.capacities_bytes_per_s[edge] for edge in route.edges)
 
     def beat(self, *, first: bool = False) -> None:
         """Tell the scheduler the bandwidth, as each heartbeat does."""

@@ -176,7 +176,6 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
     Worker: (
         _Feature("worker.memory"),
         _Feature("worker.memory_guard", "install_for_worker", switch="memory-guard"),
-        _Feature("placement.fetch_order", switch="placement.nearest-first"),
         _Feature("observe.heartbeat"),
         _Feature("resource_pools.worker_state"),
         _Feature("worker.spill_buffer", "install_for_worker", switch="hot-path.execution"),

@@ -11,7 +11,6 @@ from typing import Final
 from backhaul.dask.compat.exchange_patches import EXCHANGE_PATCHES, EXCHANGE_REQUIREMENTS
 from backhaul.dask.compat.operations import (
     GRAPH,
-    LINKS,
     MAP,
     RESULT,
     RESULT_REQUESTS,
@@ -33,7 +32,6 @@ __all__ = [
     "EXECUTOR_QUEUE",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
-    "LINK_NEWS",
     "NANNY_MEMORY_MONITOR",
     "PINNED_PROCESS",
     "PLACED_RESULTS",
@@ -377,14 +375,6 @@ WORKER_METRIC: Final = InstancePatch(
     read=("Worker.get_metrics",),
 )
 
-#: Messages to a worker about its links: `backhaul.dask.placement.fetch_order` listens
-LINK_NEWS: Final = InstancePatch(
-    shown="Worker",
-    without="the worker fetches as upstream does",
-    slots=(f"stream_handlers[{LINKS}]",),
-    read=("Worker.handle_scheduler",),
-)
-
 #: The process memory of a worker, see `backhaul.dask.worker.memory`
 WORKER_MEMORY: Final = InstancePatch(
     shown="SystemMonitor",
@@ -473,7 +463,6 @@ INSTANCE_PATCHES: Final = (
     WATCHED_HANDLERS,
     SCHEDULER_ACCOUNT,
     WORKER_METRIC,
-    LINK_NEWS,
     WORKER_MEMORY,
     NANNY_MEMORY_MONITOR,
     STREAM_CLASS,

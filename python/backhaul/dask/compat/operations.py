@@ -11,7 +11,6 @@ __all__ = [
     "EXCHANGE",
     "FIELD",
     "GRAPH",
-    "LINKS",
     "MAP",
     "RELEASES",
     "RELEASE_EACH",
@@ -57,9 +56,6 @@ RESULT_REQUESTS: Final = "backhaul-result-requests"
 
 #: Request to a scheduler for its record of runs
 RUNS: Final = "backhaul_runs"
-
-#: Operation of the message to a worker about its links
-LINKS: Final = "backhaul-links"
 
 #: Name of the metric in a heartbeat that reports transfers
 TRANSFERS: Final = "backhaul-transfers"

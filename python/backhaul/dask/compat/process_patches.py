@@ -308,24 +308,6 @@ PATCHES: tuple[Patch, ...] = (
         ),
         read=("P2PRechunkLayer",),
     ),
-    # The worker from which results are fetched first
-    Patch(
-        switch="placement.nearest-first",
-        functions=(
-            Function(
-                "WorkerStateMachine._select_workers_for_gather",
-                "placement.fetch_order.nearest_first",
-            ),
-        ),
-        read=(
-            *of(
-                "WorkerStateMachine",
-                "_select_workers_for_gather _ensure_communicating _select_keys_for_gather",
-            ),
-            "HeapSet.peek",
-            "HeapSet.__len__",
-        ),
-    ),
 )
 
 #: Libraries whose serializers of the family ``dask``, registered by Dask when the library is first

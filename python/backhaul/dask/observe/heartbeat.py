@@ -14,7 +14,6 @@ from backhaul.dask.config.settings import transfers_links_max
 from backhaul.dask.observe import prometheus
 from backhaul.dask.observe.counters import Reporter
 from backhaul.dask.observe.fetch_latency import request_s_of
-from backhaul.dask.placement import fetch_order
 
 __all__ = ["METRIC", "WorkerMetric", "install", "nic_bytes_per_s", "report_of"]
 
@@ -51,7 +50,6 @@ class WorkerMetric:
         report = self._reporter(changed_max=None) if self._reports_all else self._reporter()
         self._reports_all = False
         report["nic_bytes_per_s"] = self._nic_bytes_per_s
-        report["hears_of_links"] = fetch_order.hears_of_links(worker)
         report["request_s"] = request_s_of(worker)
         return report
 

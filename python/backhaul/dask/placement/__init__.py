@@ -1,10 +1,8 @@
-"""Placement of tasks by what links cost, and the order in which workers fetch.
+"""Placement of tasks by the costs of links.
 
-Entry points: `link_placement.install` on a scheduler, if ``placement.enabled`` is set; `root_plan`
-plans which worker runs which root of a graph; `link_messages` tells workers how fast links are;
-`fetch_order.install` on a worker uses that.
+Entry points: `link_placement.install` on a scheduler, if ``placement.enabled`` is set.
 
-Threads: the event loop of the scheduler or of the worker.
+Threads: the event loop of the scheduler.
 
 Locks: none.
 

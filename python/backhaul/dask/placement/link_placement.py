@@ -19,7 +19,6 @@ from backhaul.dask.config.settings import switched_on
 from backhaul.dask.observe.account import account_of
 from backhaul.dask.observe.counters import Report
 from backhaul.dask.observe.fetch_latency import FetchTimes
-from backhaul.dask.placement.link_messages import LinkNews
 from backhaul.dask.placement.link_model import LearnedLinks
 
 __all__ = ["LinkPlacement", "install", "memory_target"]
@@ -84,8 +83,6 @@ class LinkPlacement(SchedulerPlugin):
         #: Latencies of requests for data
         self.fetch_times = FetchTimes()
         self._account = account_of(scheduler)
-        #: Messages to workers about these links; None if the scheduler keeps no account of them
-        self.news = None if self._account is None else LinkNews(scheduler, self._account.links)
         self._begin()
 
     def _begin(self) -> None:
@@ -131,14 +128,11 @@ class LinkPlacement(SchedulerPlugin):
             self.learned.refresh(self.hosts, self._by_host)
 
     def hear(self, address: str, report: Report) -> None:
-        """Record a worker's report of its links, and send it those of others."""
+        """Record a worker's report of its links."""
         self.learn()
         self.fetch_times.tell(address, report.get("request_s"))
         if (request_s := self.fetch_times.request_s) is not None:
             self.mirror.set_request_seconds(request_s)
-        # One of another release would end at a message that it does not know.
-        if self.news is not None and report.get("hears_of_links") is True:
-            self.news.tell(address, self._by_host)
 
     # Callbacks of a scheduler's plugin
 
@@ -156,8 +150,6 @@ class LinkPlacement(SchedulerPlugin):
             own.remove(worker)
             if not own:
                 del self._by_host[ws.host]
-            if self.news is not None:
-                self.news.forget(worker)
 
     def _add(self, ws: WorkerState) -> int:
         host = self.hosts.setdefault(ws.host, len(self.hosts))

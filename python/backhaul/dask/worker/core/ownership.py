@@ -25,7 +25,6 @@ from backhaul.dask.compat.names import (
     time,
 )
 from backhaul.dask.config.settings import switched_on
-from backhaul.dask.placement.fetch_order import knows_links
 from backhaul.dask.resource_pools.worker_state import SlottedWorkerState
 from backhaul.dask.worker.core import state_transfer
 from backhaul.dask.worker.core.events import Told, handle, is_odd
@@ -304,10 +303,9 @@ class StateOwner:
     def is_watched(self) -> bool:
         """Tell whether transitions need Python.
 
-        They do if they are validated, if a plugin is notified of them, or if the costs of links
-        decide which worker is asked for data.
+        They do if they are validated, or if a plugin is notified of them.
         """
-        return not is_unobserved(self._state) or knows_links(self._state.address)
+        return not is_unobserved(self._state)
 
     # Called by any thread
 

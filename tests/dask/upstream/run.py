@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--runslow", action="store_true", help="include tests marked slow")
     parser.add_argument(
         "--ours",
-        choices=["backhaul", "work-in-hand", "scheduler-core", "scheduler-engine"],
+        choices=["backhaul", "work-in-hand", "scheduler-core", "scheduler-engine", "exchange"],
         default="backhaul",
         help="what to compare",
     )

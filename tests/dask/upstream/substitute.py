@@ -14,6 +14,8 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
     Dask's own, with `backhaul.dask.scheduler.core` installed in every scheduler.
 ``scheduler-engine``
     Ours, with that installed, and its hot messages on the engine's thread.
+``exchange``
+    Ours, with the exchange in the place of P2P, though the addresses are not those of Backhaul.
 
 With ``BACKHAUL_UNCHECKED`` workers do not validate each step, and neither they nor schedulers count
 steps, as those of users: code that replaces Dask's only where no program follows steps runs then.
@@ -62,6 +64,9 @@ def install() -> None:
 
         dask.config.set({"distributed.comm.backhaul.hot-path.scheduler-engine": True})
         _install_in_schedulers(_IN_SCHEDULERS["scheduler-core"])
+    if which == "exchange":
+        which = "backhaul"
+        _exchange_at_any_address()
     import distributed.comm.tcp as tcp
     from distributed.comm.registry import backends
 
@@ -107,6 +112,20 @@ def _uncheck() -> None:
 
     add_to_init(Worker, {"validate": False, "transition_counter_max": False}, part="state")
     add_to_init(Scheduler, {"transition_counter_max": False})
+
+
+def _exchange_at_any_address() -> None:
+    """Let all workers report that they share memory: their processes are on this host."""
+    from distributed import Worker
+
+    from backhaul.dask.exchange import cluster
+
+    ability_of = cluster._ability_of
+
+    def ability_on_this_host(worker: Worker) -> dict[str, Any]:
+        return {**ability_of(worker), "host": cluster._host()}
+
+    setattr(cluster, "_ability_of", ability_on_this_host)  # noqa: B010
 
 
 def _teach_owners_to_upstream() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -278,3 +279,12 @@ def test_the_round_trip_through_arrow_is_made_once_for_equal_types(
         assert schema is not None
         assert schema.fits(original(each.iloc[:0]))
     assert len(made) == 1 + len(others)
+
+
+def test_types_are_read_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    from backhaul.dask.exchange import columns
+
+    monkeypatch.setattr(columns, "_kept_by_arrow", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert columns.schema_of(frame().iloc[:0]) is not None

@@ -16,6 +16,7 @@ dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from backhaul.dask.exchange.columns import schema_of  # noqa: E402
 
 #: Sizes and types, which no release of Dask decides
 once = pytest.mark.once(reason="the other tests here have the expressions of a release")
@@ -264,6 +265,56 @@ def test_merges_of_arrow_tables_are_equal(parts: Parts, key: str) -> None:
 
     with dask.config.set({"dataframe.convert-string": False}):
         check(parts, merged)
+
+
+def nullable_frame(seed: int, rows: int, name: str = "value") -> Any:
+    """Make a frame of nullable types and categories of which all partitions have the same."""
+    random = np.random.default_rng(seed)
+    numbers = random.integers(0, 40, rows)
+    words = np.array(["x", "yy", "\N{SNOWMAN}", ""])[numbers % 4]
+    found = frame(seed, rows, name).assign(
+        **{f"{name}_{kind}": pd.array(numbers, kind) for kind in NULLABLE},
+        **{f"{name}_Float64": pd.array(numbers / 8, "Float64")},
+        **{f"{name}_boolean": pd.array(numbers > 20, "boolean")},
+        **{f"{name}_words": pd.Categorical(words, ["yy", "x", "", "\N{SNOWMAN}"], ordered=True)},
+        **{f"{name}_many": pd.Categorical(numbers, range(1000))},
+    )
+    is_null = random.random(rows) < 0.2
+    for column in [f"{name}_{kind}" for kind in (*NULLABLE, "Float64", "boolean", "words", "many")]:
+        found[column] = found[column].mask(is_null)
+    return found
+
+
+NULLABLE = ("Int8", "UInt16", "Int64", "Float32")
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+@pytest.mark.parametrize("key", ["key", "value_Int64"])
+def test_merges_of_nullable_types_and_categories_are_equal(
+    parts: Parts, how: str, key: str
+) -> None:
+    left, right = nullable_frame(40, 300), nullable_frame(41, 60, "other")
+
+    def merged() -> Any:
+        return collection(left, 3).merge(
+            collection(right, 2),
+            left_on=key,
+            right_on=key.replace("value", "other"),
+            how=how,
+            shuffle_method="p2p",
+            broadcast=False,
+        )
+
+    check(parts, merged)
+
+
+@pytest.mark.parametrize(
+    "keys", [["value_Int64"], ["value_words", "value_i"], ["value_boolean"], ["value_Float64"]]
+)
+def test_shuffles_of_nullable_types_and_categories_are_equal(parts: Parts, keys: list[str]) -> None:
+    pandas = nullable_frame(42, 300)
+    assert schema_of(pandas.iloc[:0]) is not None
+    check(parts, lambda: collection(pandas, 3).shuffle(keys, shuffle_method="p2p"))
 
 
 def test_shuffles_of_arrow_tables_are_equal(parts: Parts) -> None:

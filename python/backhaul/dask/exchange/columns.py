@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +14,16 @@ from dask.dataframe.utils import meta_nonempty
 
 from backhaul.dask.compat.names import from_pyarrow_table_dispatch, to_pyarrow_table_dispatch
 
-__all__ = ["Field", "RawColumn", "Schema", "Unsupported", "raw_column", "schema_of"]
+__all__ = [
+    "Field",
+    "RawColumn",
+    "Schema",
+    "Unsupported",
+    "filled_columns",
+    "raw_column",
+    "raw_columns",
+    "schema_of",
+]
 
 #: Kind, values, offsets, validity bits, bit of the first row, as `backhaul._native` takes a column
 RawColumn: TypeAlias = tuple[str, Any, Any, Any, int]
@@ -35,6 +45,10 @@ _NUMBERS = frozenset(
     ]
 )
 
+#: Nullable types of pandas by the types of their values
+_NULLABLE = {"boolean": "bool"} | {
+    name.capitalize().replace("Uint", "UInt"): name for name in _NUMBERS - {"bool"}
+}
 #: Types of targets that the name of the kind does not tell
 _TYPES = {"time": "int64", "missing_bool": "uint8"}
 #: Round trips through Arrow whose results a process keeps
@@ -62,12 +76,31 @@ class Field:
     dtype : dtype
         Type of the values in pandas.
     kind : str
-        Type of the values for the kernels.
+        Type of the values for the kernels, or the nullable type of pandas.
     """
 
     name: Any
     dtype: Any
     kind: str
+
+    @property
+    def parts(self) -> tuple[Field, ...]:
+        """The columns of the kernels; a nullable type has values and missing rows."""
+        if self.kind not in _NULLABLE:
+            return (self,)
+        values, is_missing = np.dtype(_NULLABLE[self.kind]), np.dtype("bool")
+        return Field(self.name, values, values.name), Field(self.name, is_missing, "bool")
+
+    @property
+    def has_own_missing(self) -> bool:
+        """True if the kernels know neither its hash nor a value for a missing row."""
+        return self.kind in _NULLABLE or isinstance(self.dtype, pd.CategoricalDtype)
+
+    def of_parts(self, parts: Sequence[Any]) -> Any:
+        """Make an array of pandas from the values of `parts`, without a copy."""
+        if self.kind in _NULLABLE:
+            return self.dtype.construct_array_type()(*parts)
+        return parts[0]
 
     def targets(self, rows: int, text_bytes: int) -> tuple[Any, ...]:
         """Allocate memory for an output column.
@@ -97,6 +130,8 @@ class Field:
         (values,) = targets
         if self.kind == "missing_bool":
             return _WITH_MISSING[values]
+        if isinstance(self.dtype, pd.CategoricalDtype):
+            return pd.Categorical.from_codes(values, dtype=self.dtype)
         if self.kind != "time":
             return values
         if isinstance(self.dtype, pd.DatetimeTZDtype):
@@ -135,7 +170,8 @@ class Schema:
             and frame.columns.dtype == self.columns.dtype
             and frame.columns.equals(self.columns)
             and all(
-                found == field.dtype for found, field in zip(frame.dtypes, self.fields, strict=True)
+                _is_same(found, field.dtype)
+                for found, field in zip(frame.dtypes, self.fields, strict=True)
             )
         )
 
@@ -180,10 +216,24 @@ def schema_of(meta: Any) -> Schema | None:
     try:
         fields = tuple(Field(name, dtype, _kind(dtype)) for name, dtype in meta.dtypes.items())
         index = Field(meta.index.name, meta.index.dtype, _kind(meta.index.dtype))
+        if index.has_own_missing:
+            return None
     except _NoKernel:
         return None
     schema = Schema(index, fields, columns)
     return schema if _is_kept_by_arrow(schema, meta) else None
+
+
+def _is_same(found: Any, dtype: Any) -> bool:
+    """Tell whether two types are equal; unordered categories are, to pandas, in any order."""
+    if not isinstance(dtype, pd.CategoricalDtype):
+        return bool(found == dtype)
+    return (
+        isinstance(found, pd.CategoricalDtype)
+        and found.ordered == dtype.ordered
+        and found.categories.dtype == dtype.categories.dtype
+        and found.categories.equals(dtype.categories)
+    )
 
 
 #: Whether Arrow keeps the types of a frame, by these types
@@ -193,7 +243,8 @@ _kept_by_arrow: dict[tuple[Any, ...], bool] = {}
 def _is_kept_by_arrow(schema: Schema, meta: pd.DataFrame) -> bool:
     """Tell whether a frame has the same types after Arrow, which takes milliseconds to find."""
     names = schema.columns
-    infers_text = pd.get_option("future.infer_string")
+    # The option itself warns that it is deprecated.
+    infers_text = pd.Index([""]).dtype
     types = (schema.index, schema.fields, names.name, names.dtype, type(meta.index), infers_text)
     found = _kept_by_arrow.get(types)
     if found is None:
@@ -224,7 +275,52 @@ def _kind(dtype: Any) -> str:
         return "time"
     elif isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
         return "text"
+    elif isinstance(dtype, pd.CategoricalDtype):
+        return str(pd.Categorical([], dtype=dtype).codes.dtype.name)
+    elif isinstance(dtype, pd.api.extensions.ExtensionDtype) and dtype.name in _NULLABLE:
+        return str(dtype.name)
     raise _NoKernel
+
+
+def filled_columns(
+    fields: Sequence[Field],
+    rows: int,
+    text_bytes: Sequence[int],
+    fill: Callable[[list[tuple[Any, ...]]], list[int]],
+) -> list[Any]:
+    """Make arrays of pandas that a kernel fills.
+
+    Parameters
+    ----------
+    fields : sequence of Field
+        The columns.
+    rows : int
+        Rows of each column.
+    text_bytes : sequence of int
+        For each part of the columns, the bytes of its text.
+    fill : callable
+        Fills the memory of all parts, and returns the nulls of each.
+    """
+    parts = [part for field in fields for part in field.parts]
+    targets = [part.targets(rows, size) for part, size in zip(parts, text_bytes, strict=True)]
+    nulls = fill(targets)
+    values = iter(
+        [
+            part.values(target, rows, count)
+            for part, target, count in zip(parts, targets, nulls, strict=True)
+        ]
+    )
+    return [field.of_parts(list(itertools.islice(values, len(field.parts)))) for field in fields]
+
+
+def raw_columns(values: Any, kind: str) -> list[RawColumn]:
+    """Return the memory of the parts of a column; the arguments are those of `raw_column`."""
+    if kind not in _NULLABLE:
+        return [raw_column(values, kind)]
+    kind = _NULLABLE[kind]
+    numbers = np.ascontiguousarray(values.to_numpy(kind, na_value=0))
+    is_missing = np.ascontiguousarray(values.isna())
+    return [(kind, numbers, None, None, 0), ("bool", is_missing, None, None, 0)]
 
 
 def raw_column(values: Any, kind: str) -> RawColumn:
@@ -241,6 +337,8 @@ def raw_column(values: Any, kind: str) -> RawColumn:
 
 
 def _raw_number(values: Any, kind: str) -> RawColumn:
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return kind, np.ascontiguousarray(values.array.codes, kind), None, None, 0
     return kind, np.ascontiguousarray(values.to_numpy()), None, None, 0
 
 

@@ -6,6 +6,8 @@ everything else, and the results are equal.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -15,7 +17,7 @@ import pandas as pd
 
 from backhaul._native import Join
 from backhaul.dask.exchange.blocks import Block, FileBlock
-from backhaul.dask.exchange.columns import Field, Schema
+from backhaul.dask.exchange.columns import Field, Schema, filled_columns
 
 __all__ = ["JoinPlan", "join_plan"]
 
@@ -41,8 +43,8 @@ class JoinPlan:
     keys : tuple of tuple of int
         The columns with the keys, in the first and in the second frame.
     sources : tuple of (bool, int, int or None)
-        For each column of the result, whether it is of the second frame, its number there, and the
-        column of the other frame that replaces missing rows.
+        For each column of the result, whether it is of the second frame, the number of its first
+        part there, and the column of the other frame that replaces missing rows.
     schema : Schema
         The result, where no row is missing.
     """
@@ -70,26 +72,30 @@ class JoinPlan:
         """
         sides = [[block.piece(slot) for block in blocks] for blocks in (left, right)]
         first, second = reversed(sides) if self.is_swapped else sides
-        join = Join.of_slot(first, second, slot, self.keys, self.how, self.sources)
+        parts = self._part_sources()
+        join = Join.of_slot(first, second, slot, self.keys, self.how, parts)
         rows = join.rows
         has_missing = [join.has_missing(is_second) for is_second in (False, True)]
         fields = [
             _with_missing(field) if other is None and has_missing[is_second] else field
             for field, (is_second, _, other) in zip(self.schema.fields, self.sources, strict=True)
         ]
-        targets = [
-            field.targets(rows, text_bytes)
-            for field, text_bytes in zip(fields, join.text_bytes, strict=True)
-        ]
-        nulls = join.gather(first, second, targets)
-        values = [
-            field.values(target, rows, count)
-            for field, target, count in zip(fields, targets, nulls, strict=True)
-        ]
+        fill = functools.partial(join.gather, first, second)
+        values = filled_columns(fields, rows, join.text_bytes, fill)
         index: Any = pd.RangeIndex(rows)
         if not rows:
             index = index.astype(self.schema.index.dtype)
         return self.schema.frame(values, index)
+
+    def _part_sources(self) -> list[Source]:
+        """List the sources of all parts of the columns."""
+        return [
+            (is_second, first + place, other)
+            for field, (is_second, first, other) in zip(
+                self.schema.fields, self.sources, strict=True
+            )
+            for place in range(len(field.parts))
+        ]
 
 
 def join_plan(left: Schema, right: Schema, options: dict[str, Any]) -> JoinPlan | None:
@@ -116,21 +122,40 @@ def join_plan(left: Schema, right: Schema, options: dict[str, Any]) -> JoinPlan 
         return None
     schemas = [left, right]
     keys = [_numbers(schema, each) for schema, each in zip(schemas, names, strict=True)]
-    if _types(left, keys[0]) != _types(right, keys[1]):
+    types = _types(left, keys[0])
+    if types != _types(right, keys[1]) or any(
+        left.fields[number].has_own_missing for number in keys[0]
+    ):
         return None
     sources, fields = _columns(schemas, keys, options["how"])
-    if len(fields) != len(meta.columns):
+    if len(fields) != len(meta.columns) or any(
+        field.has_own_missing and _may_miss(how, is_second=is_second)
+        for field, (is_second, _, _) in zip(fields, sources, strict=True)
+    ):
         return None
     renamed = tuple(
         replace(field, name=name) for field, name in zip(fields, meta.columns, strict=True)
     )
     index = Field(None, meta.index.dtype, "int64")
     is_swapped = options["how"] == "right"
+    order = (1, 0) if is_swapped else (0, 1)
+    numbers = [_first_parts(schemas[side]) for side in order]
+    key_parts = [
+        tuple(each[number] for number in keys[side])
+        for each, side in zip(numbers, order, strict=True)
+    ]
     return JoinPlan(
         is_swapped=is_swapped,
         how=how,
-        keys=(keys[1], keys[0]) if is_swapped else (keys[0], keys[1]),
-        sources=sources,
+        keys=(key_parts[0], key_parts[1]),
+        sources=tuple(
+            (
+                is_second,
+                numbers[is_second][number],
+                None if other is None else numbers[not is_second][other],
+            )
+            for is_second, number, other in sources
+        ),
         schema=Schema(index, renamed, meta.columns),
     )
 
@@ -158,6 +183,16 @@ def _columns(
     others = [number for number in range(len(right.fields)) if number not in shared.values()]
     sources += [(not is_swapped, number, None) for number in others]
     return tuple(sources), [*left.fields, *(right.fields[number] for number in others)]
+
+
+def _first_parts(schema: Schema) -> list[int]:
+    """Return the number of the first part of each column."""
+    return list(itertools.accumulate((len(field.parts) for field in schema.fields), initial=0))
+
+
+def _may_miss(how: str, *, is_second: bool) -> bool:
+    """Tell whether rows of a frame may be missing in the result."""
+    return how == "outer" or (how == "left" and is_second)
 
 
 def _with_missing(field: Field) -> Field:

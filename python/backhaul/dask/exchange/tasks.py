@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,13 @@ from backhaul.dask.exchange.blocks import (
     TableBlock,
     TableFileBlock,
 )
-from backhaul.dask.exchange.columns import RawColumn, Schema, raw_column
+from backhaul.dask.exchange.columns import (
+    RawColumn,
+    Schema,
+    filled_columns,
+    raw_column,
+    raw_columns,
+)
 from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
 from backhaul.dask.exchange.joins import JoinPlan
 
@@ -246,14 +253,15 @@ def _numbers_of(column: pd.Series, partitions: int) -> Any:
 def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> AnyBlock | None:
     schema, rows = cast(Schema, plan.schema), len(frame)
     columns = {
-        field.name: raw_column(column, field.kind)
+        field.name: raw_columns(column, field.kind)
         for field, (_, column) in zip(schema.fields, frame.items(), strict=True)
     }
+    keyed = [field for field in schema.fields if plan.keys is not None and field.name in plan.keys]
     index: list[RawColumn] = []
     if plan.keeps_index or plan.keys is None:
         index = [raw_column(frame.index, schema.index.kind)]
-    if numbers is None and is_native():
-        keys = index if plan.keys is None else [columns[name] for name in plan.keys]
+    if numbers is None and is_native() and not any(field.has_own_missing for field in keyed):
+        keys = index if plan.keys is None else [columns[name][0] for name in plan.keys]
         partitioning = Partitioning.by_keys(keys, rows, plan.partitions, plan.wanted)
     else:
         if numbers is None:
@@ -262,7 +270,7 @@ def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> AnyBlock | 
         partitioning = Partitioning.by_numbers(numbers, width, rows, plan.partitions, plan.wanted)
     if not partitioning.rows:
         return None
-    kept = [*(index if plan.keeps_index else ()), *columns.values()]
+    kept = [*(index if plan.keeps_index else ()), *itertools.chain(*columns.values())]
     buffer: Any = np.empty(partitioning.block_bytes(kept), np.uint8)
     partitioning.write_block(kept, buffer)
 
@@ -342,14 +350,8 @@ def _by_kernel(
     if not rows:
         return None
     fields = [schema.index, *schema.fields] if keeps_index else list(schema.fields)
-    targets = [
-        field.targets(rows, text_bytes) for field, text_bytes in zip(fields, sizes, strict=True)
-    ]
-    nulls = assemble_pieces(buffers, slot, targets)
-    values = [
-        field.values(target, rows, count)
-        for field, target, count in zip(fields, targets, nulls, strict=True)
-    ]
+    fill = functools.partial(assemble_pieces, buffers, slot)
+    values = filled_columns(fields, rows, sizes, fill)
     if not keeps_index:
         return schema.frame(values, pd.RangeIndex(rows))
     return schema.frame(values[1:], pd.Index(values[0], name=schema.index.name, copy=False))

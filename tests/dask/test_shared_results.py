@@ -21,7 +21,10 @@ MIB = 1 << 20
 #: Objects that a worker's process keeps between tasks
 kept: dict[Any, Any] = {}
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning"),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 def see(key: str, dask_worker: Worker) -> tuple[int, int]:

@@ -169,6 +169,7 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
     run()
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_is_killed_loses_nothing() -> None:
     config = {"distributed.scheduler.allowed-failures": 100}
 

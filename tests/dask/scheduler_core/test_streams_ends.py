@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from distributed import Client, LocalCluster, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
@@ -16,6 +17,8 @@ from backhaul.dask.scheduler.core import live_core
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_streams import SETTINGS, cluster
 from tests.dask.test_batching import Held
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def test_a_worker_that_is_killed_in_the_middle() -> None:

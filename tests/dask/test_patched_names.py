@@ -146,12 +146,9 @@ OURS = {
         "own",
         "workers",
     },
-    # The plan of roots
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler/core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     "scheduler/core/handler_overrides.py": {"super()"},
-    # The class of a worker's store
-    "worker/spill_buffer.py": {"QuickSpillBuffer", "super()"},
     "scheduler/core/stealing.py": {"to_departed"},
     # A function that takes the place of one
     # Replies about tasks
@@ -218,16 +215,8 @@ STATE = {
     "worker/early_execution.py": {"task_state.start_time"},
     # As Task.is_coro of dask._task_spec
     "worker/eligibility.py": {"run_spec._is_coro"},
-    # As SpillBuffer.__getitem__, and LRU.__getitem__, LRU.set_noevict and LRU.__delitem__ of zict
-    "worker/spill_buffer.py": {
-        "order[key]",
-        "totals['memory-read', 'bytes']",
-        "totals['memory-read', 'count']",
-        "fast.d[key]",
-        "fast.order._d[key]",
-        "fast.total_weight",
-        "fast.weights[key]",
-    },
+    # As LRU.__getitem__ of zict
+    "worker/spill_buffer.py": {"order[key]"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "resource_pools/lease_context.py": {"task_state.annotations"},
     # As _worker of distributed.threadpoolexecutor: true in another way

@@ -18,7 +18,7 @@ from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
 from backhaul.dask.compat import activation, function_origin, patching
-from backhaul.dask.compat.instance_patches import STORE_CLASS
+from backhaul.dask.compat.instance_patches import EVICTION
 from backhaul.dask.compat.names import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
 from backhaul.dask.worker import lazy_collections
 from backhaul.dask.worker.core import ownership as keeper_module
@@ -77,7 +77,7 @@ def test_a_refused_patch_that_the_core_does_not_call_leaves_the_core_on(
         await in_rust(client, a, b)
 
     quiet(run)()
-    assert STORE_CLASS.refusal() is not None
+    assert EVICTION.refusal() is not None
 
 
 def test_reads_without_a_transfer_leave_the_state_in_rust() -> None:

@@ -39,7 +39,6 @@ __all__ = [
     "SCHEDULER_ACCOUNT",
     "SCHEDULER_RESULTS",
     "SHARED_STREAM",
-    "STORE_CLASS",
     "STORE_FILE",
     "STORE_LOCK",
     "STREAM_CLASS",
@@ -237,20 +236,6 @@ GRAPH_STATE: Final = InstancePatch(
         "WorkStealing",
         "distributed.stealing:InFlightInfo",
         "SpansSchedulerExtension",
-    ),
-)
-
-#: The store of a worker's results: `backhaul.dask.worker.spill_buffer`
-STORE_CLASS: Final = InstancePatch(
-    shown="Worker.data",
-    without="small results take longer",
-    slots=("__class__",),
-    read=(
-        "SpillBuffer",
-        "zict:Buffer",
-        "zict:LRU",
-        "zict:Cache",
-        "InsertionSortedSet",
     ),
 )
 
@@ -454,7 +439,6 @@ INSTANCE_PATCHES: Final = (
     DATA_REQUESTS,
     CLIENT_RESULTS,
     GRAPH_STATE,
-    STORE_CLASS,
     EVICTION,
     STORE_FILE,
     STORE_LOCK,

@@ -56,7 +56,6 @@ from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, event_loop_of
 from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
-from backhaul.dask.worker.spill_buffer import read_all
 
 __all__ = ["Execution"]
 
@@ -236,12 +235,8 @@ class Execution(asyncio.Future[None]):
         return found
 
     def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
-        """Read results of the worker, and count the reads."""
-        worker = self._worker
-        if worker.digests is None:
-            return read_all(data_of(worker), keys)
-        # With digests, each read is visible.
-        data = data_of(worker)
+        """Read results of the worker."""
+        data = data_of(self._worker)
         return {key: data[key] for key in keys}
 
     def claim(self) -> None:

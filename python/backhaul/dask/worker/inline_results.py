@@ -15,11 +15,10 @@ from distributed import Worker
 from backhaul.dask.comm.capabilities import offers
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.instance_patches import WORKER_RESULTS
-from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
+from backhaul.dask.compat.names import SpillBuffer, TaskFinishedMsg, WorkerStateMachine
 from backhaul.dask.compat.operations import RESULT_REQUESTS, SMALL_RESULTS
 from backhaul.dask.config.settings import switched_on
 from backhaul.dask.serialize.inline_values import pickled_if_plain
-from backhaul.dask.worker.spill_buffer import STORES
 
 __all__ = [
     "CarryingTaskFinishedMsg",
@@ -116,7 +115,7 @@ def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | No
     if bytes_max is None:
         return None
     data: Any = state.data
-    if type(data) in STORES:
+    if type(data) is SpillBuffer:
         # Without counting as a read of it.
         data = data.fast
     elif type(data) is not dict:

@@ -102,7 +102,7 @@ class LocalQueue:
         Begins with tasks whose messages the event loop has not handled.
     lock : threading.RLock
         Held by the event loop while the state machine works, and by threads while they take a task.
-        The lock of the worker's store, if that is `QuickSpillBuffer`.
+        The lock of the worker's store, if that is Dask's.
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         The parameter.
     event_loop : asyncio.AbstractEventLoop

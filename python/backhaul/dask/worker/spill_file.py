@@ -33,6 +33,7 @@ import msgpack
 
 from backhaul.dask.compat.instance_patches import STORE_FILE
 from backhaul.dask.compat.names import (
+    SpillBuffer,
     SpillSlow,
     Worker,
     context_meter,
@@ -43,7 +44,6 @@ from backhaul.dask.compat.names import (
 from backhaul.dask.worker.extents import Extents
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.memory import allocate_in_arena
-from backhaul.dask.worker.spill_buffer import STORES
 
 __all__ = ["FileSlow", "SpillFile", "install_for_worker"]
 
@@ -227,7 +227,7 @@ class FileSlow(SpillSlow):
 def install_for_worker(worker: Worker) -> None:
     """Let a worker spill to one file, if its store is Dask's and has spilled nothing."""
     data = data_of(worker)
-    if type(data) not in STORES:
+    if type(data) is not SpillBuffer:
         return
     slow = data._slow_uncached
     if type(slow) is SpillSlow and not slow.d and STORE_FILE.fits_on(data.slow, "data"):

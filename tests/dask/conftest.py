@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 from distributed import core, process, utils_test
@@ -205,14 +205,15 @@ def start() -> Iterator[Start]:
         program.kill()
 
 
+#: Forks worker processes from one that has imported Dask. Each import takes a second of a processor.
+#: Dask spawns workers by default, as `test_cluster.py`, `test_cli.py` and others do.
+FORKED: Final = {"distributed.worker.multiprocessing-method": "forkserver"}
+
+
 @pytest.fixture(scope="module")
 def forked_workers() -> Iterator[None]:
-    """Fork the worker processes of a module from one that has imported Dask.
-
-    Each import takes a second of a processor. Dask spawns workers by default, as `test_cluster.py`,
-    `test_cli.py` and others do.
-    """
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    """Set `FORKED` for a module; a test of `gen_cluster` has settings of its own."""
+    with dask.config.set(FORKED):
         yield
 
 

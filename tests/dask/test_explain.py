@@ -27,6 +27,8 @@ MIB = 1 << 20
 #: Idle time that separates jobs for the command
 IDLE_S = 0.3
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -18,6 +18,7 @@ from backhaul.dask.config.settings import work_in_hand_limits
 from backhaul.dask.scheduler import window
 from backhaul.dask.scheduler.window import install, uninstall
 from backhaul.dask.scheduler.window_recall import StealBack
+from tests.dask.conftest import FORKED
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -280,7 +281,7 @@ async def test_a_new_worker_steals_from_the_hand(
         assert set(started.values()) == {1}
 
 
-@gen_cluster(client=True, nthreads=ONE, Worker=Nanny, config=BY_NUMBER)
+@gen_cluster(client=True, nthreads=ONE, Worker=Nanny, config=BY_NUMBER | FORKED)
 async def test_a_worker_that_dies_loses_no_task(
     client: Client, scheduler: Scheduler, a: Nanny, eventually: Eventually
 ) -> None:

@@ -176,6 +176,7 @@ def test_result_that_is_deleted_while_it_is_read_is_not_overwritten(tmp_path: Pa
     assert file._spilled["z"].offset < file._spilled["y"].offset
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_worker_reads_into_the_arena_and_lends() -> None:
     def spilled(dask_worker: distributed.Worker) -> tuple[str, int]:
         store: Any = dask_worker.data

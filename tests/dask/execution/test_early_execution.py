@@ -25,6 +25,7 @@ from distributed import (
 from distributed.core import Status
 
 from backhaul.dask import resources
+from tests.dask.conftest import FORKED
 from tests.dask.execution.early import (
     begun,
     chain,
@@ -78,7 +79,7 @@ def test_another_worker_gets_a_result_that_a_thread_has_reported() -> None:
     """The event loop catches up before it says that there is no such result."""
 
     # In processes of their own: one event loop for all has always caught up.
-    @cluster(1, 1, Worker=Nanny, timeout=300)
+    @cluster(1, 1, Worker=Nanny, timeout=300, config=FORKED)
     async def run(client: Client, scheduler: Scheduler, a: Nanny, b: Nanny) -> None:
         here, there = a.worker_address, b.worker_address
         for address in (here, there):

@@ -22,6 +22,7 @@ from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 from backhaul.dask.comm.inbox import SharedInbox
 from backhaul.dask.worker.early_execution import EarlyExecution
+from tests.dask.conftest import FORKED
 from tests.dask.execution.early import (
     begun,
     chain,
@@ -169,9 +170,8 @@ def test_a_task_that_comes_before_a_failure_is_handled_is_not_left_out(
     run()
 
 
-@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_is_killed_loses_nothing() -> None:
-    config = {"distributed.scheduler.allowed-failures": 100}
+    config = {"distributed.scheduler.allowed-failures": 100, **FORKED}
 
     @cluster(1, 1, config=config, Worker=Nanny, timeout=180)
     async def run(client: Client, scheduler: Scheduler, a: Nanny, b: Nanny) -> None:

@@ -20,6 +20,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 from backhaul.dask.compat import activation
+from tests.dask.conftest import FORKED
 from tests.dask.execution.tasks import (
     HOST,
     Path,
@@ -188,7 +189,7 @@ def installed_switches() -> set[str]:
     return {patch.switch for patch in activation.installed()}
 
 
-@gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
+@gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny, config=FORKED)
 async def test_a_restarted_worker_runs_tasks_again(
     client: Client, scheduler: Scheduler, nanny: Nanny, eventually: Eventually
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_worker_that_a_task_ends_is_restarted(kind: type[BaseException]) -> No
         nthreads=[(HOST, 1)],
         Worker=Nanny,
         timeout=300,
-        config={"distributed.scheduler.allowed-failures": 0},
+        config={"distributed.scheduler.allowed-failures": 0, **FORKED},
     )
     async def ends_and_restarts(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:
         (switches,) = (await client.run(installed_switches)).values()

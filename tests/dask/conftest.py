@@ -205,7 +205,7 @@ def start() -> Iterator[Start]:
         program.kill()
 
 
-#: Forks worker processes from one that has imported Dask. Each import takes a second of a processor.
+#: Forks worker processes from one that has imported Dask: an import takes a processor a second.
 #: Dask spawns workers by default, as `test_cluster.py`, `test_cli.py` and others do.
 FORKED: Final = {"distributed.worker.multiprocessing-method": "forkserver"}
 

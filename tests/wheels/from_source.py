@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 
 
@@ -24,7 +25,7 @@ def main(source: Path) -> None:
         with tarfile.open(source) as archive:
             archive.extractall(folder, filter="data")
         (unpacked,) = Path(folder).iterdir()
-        subprocess.run(["cargo", "fetch", "--locked"], cwd=unpacked, check=True)
+        _fetch(unpacked)
         offline = {**environment, "CARGO_NET_OFFLINE": "true"}
         built = Path(folder) / "built"
         pip: list[str | Path] = [
@@ -53,6 +54,24 @@ def main(source: Path) -> None:
         subprocess.run(install, check=True)
         subprocess.run([python, "-I", "-c", "import backhaul"], check=True, cwd=folder)
         print(f"{source.name} builds without a network: {wheel.name}, {wheel.stat().st_size} bytes")
+
+
+def _fetch(unpacked: Path) -> None:
+    """Fetch the crates, in the versions of the lock file.
+
+    Cargo takes the crates out of the lock file that the source distribution does not have, such as
+    those for tests. Any other change is a mistake.
+    """
+    path = unpacked / "Cargo.lock"
+    before = _versions(path)
+    subprocess.run(["cargo", "fetch"], cwd=unpacked, check=True)
+    if others := _versions(path) - before:
+        raise AssertionError(f"not the versions of Cargo.lock: {sorted(others)}")
+
+
+def _versions(lock: Path) -> set[tuple[str, str]]:
+    packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
+    return {(package["name"], package["version"]) for package in packages}
 
 
 if __name__ == "__main__":

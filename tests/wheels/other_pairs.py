@@ -35,7 +35,7 @@ def main() -> int:
         )
         return 2
     names = [
-        run("newest-python", newest, "run", chosen.wheel, chosen.tests),
+        run("newest-python", newest, "dev", chosen.wheel, chosen.tests),
         run("newest-dask", Path(sys.executable), "newest", chosen.wheel, ["tests/dask"]),
     ]
     return parts.main(["summary", *names])
@@ -48,8 +48,8 @@ def run(name: str, python: Path, requirements: str, wheel: Path, tests: list[str
     ours = environment / "bin" / "python"
     subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
     pip: list[str | Path] = [ours, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    required = [f"requirements/{requirements}.txt", "requirements/test.txt"]
-    subprocess.run([*pip, *(f"--requirement={file}" for file in required)], check=True)
+    required = f"requirements/hashed/{requirements}.txt"
+    subprocess.run([*pip, "--require-hashes", f"--requirement={required}"], check=True)
     subprocess.run([*pip, "--no-deps", "--force-reinstall", wheel], check=True)
     pytest = [str(ours), "-m", "pytest", "-o", f"cache_dir={environment}/pytest_cache", *tests]
     # Programs that tests start by name are those of this environment.

@@ -16,7 +16,7 @@ from backhaul.cli import main as backhaul_command
 from backhaul.dask.comm.native_context import shared_context
 from backhaul.dask.config.settings import (
     Settings,
-    resource_limits,
+    beside_tasks_max,
     small_result_limits,
     switched_on,
     transfers_links_max,
@@ -65,7 +65,7 @@ CONFIGURATION = [
     _sets("work-in-hand.seconds", None, work_in_hand_limits),
     _sets("small-results.size", "little", small_result_limits),
     _sets("small-results.kept", -1, small_result_limits),
-    _sets("resources.beside", -3, resource_limits),
+    _sets("resources.beside", -3, beside_tasks_max),
     _sets("transfers.links-limit", "no", transfers_links_max),
 ]
 

@@ -85,6 +85,8 @@ OURS = {
     "observe/counters.py": {"found", "names", "reported", "total"},
     # A worker's report of one comm
     "observe/lanes.py": {"found"},
+    # The local queue of a worker
+    "worker/memory_guard.py": {"local_queue"},
     # Copies of options of `dask worker`
     "launch/option_checks.py": {"found"},
     "launch/cluster.py": {"kwargs"},

@@ -21,14 +21,13 @@ from backhaul.dask.config.secret import Secret, read_secret
 from backhaul.dask.config.ucx_options import read_ucx_keys
 
 __all__ = [
-    "ResourceLimits",
     "Settings",
     "SmallResultLimits",
     "WindowLimits",
+    "beside_tasks_max",
     "configured",
     "explained_runs_max",
     "is_choice",
-    "resource_limits",
     "small_result_limits",
     "switched_on",
     "transfers_links_max",
@@ -282,56 +281,30 @@ def small_result_limits() -> SmallResultLimits | None:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResourceLimits:
-    """Limits of the slots of a worker.
-
-    Parameters
-    ----------
-    beside_max : int
-        Most concurrent tasks that take less than a thread.
-    """
-
-    beside_max: int
-
-
-def resource_limits() -> ResourceLimits | None:
-    """Read what the slots of workers are held to; None if resources are left to upstream.
-
-    Raises
-    ------
-    ValueError
-        If a value cannot be understood. Names the key, the value and what is allowed.
-    """
-    if not _require("resources.enabled", _flag):
-        return None
-    return ResourceLimits(beside_max=_require("resources.beside", _count))
+def beside_tasks_max() -> int | None:
+    """Read how many tasks that take less than a thread a worker runs; None: as upstream."""
+    return _limit("resources", "beside")
 
 
 def explained_runs_max() -> int | None:
-    """Read how many runs a scheduler keeps to explain jobs; None if it keeps none.
-
-    Raises
-    ------
-    ValueError
-        If a value cannot be understood. Names the key, the value and what is allowed.
-    """
-    if not _require("explain.enabled", _flag):
-        return None
-    return _require("explain.runs-limit", _count)
+    """Read how many runs a scheduler keeps to explain jobs; None if it keeps none."""
+    return _limit("explain", "runs-limit")
 
 
 def transfers_links_max() -> int | None:
-    """Read how many links a scheduler tells apart; None if transfers are not counted.
+    """Read how many links a scheduler tells apart; None if transfers are not counted."""
+    return _limit("transfers", "links-limit")
+
+
+def _limit(section: str, key: str) -> int | None:
+    """Read a count of a section that may be off; None if it is.
 
     Raises
     ------
     ValueError
         If a value cannot be understood. Names the key, the value and what is allowed.
     """
-    if not _require("transfers.enabled", _flag):
-        return None
-    return _require("transfers.links-limit", _count)
+    return _require(f"{section}.{key}", _count) if _require(f"{section}.enabled", _flag) else None
 
 
 def _require(key: str, parse: Callable[[Any], _T]) -> _T:

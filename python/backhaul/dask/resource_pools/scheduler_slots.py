@@ -22,7 +22,7 @@ from distributed import Scheduler
 from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.resource_patches import SCHEDULER_SLOTS
-from backhaul.dask.config.settings import resource_limits
+from backhaul.dask.config.settings import beside_tasks_max
 from backhaul.dask.resource_pools.request_index import (
     RequestClass,
     RequestIndex,
@@ -55,13 +55,13 @@ def install(scheduler: Scheduler) -> bool:
     """
     if slots_of(scheduler) is not None:
         return True
-    limits = resource_limits()
-    if limits is None:
+    beside_max = beside_tasks_max()
+    if beside_max is None:
         return False
     # All but the one of work stealing, which may be switched off
     if not SCHEDULER_SLOTS.fits_on(scheduler, *SCHEDULER_SLOTS.slots[:-1]):
         return False
-    SchedulerSlots(scheduler, beside_max=limits.beside_max).attach()
+    SchedulerSlots(scheduler, beside_max=beside_max).attach()
     return True
 
 

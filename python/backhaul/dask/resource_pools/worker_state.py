@@ -25,7 +25,7 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.compat.operations import RESOURCES
 from backhaul.dask.compat.resource_patches import OVERFLOW_POOL, WORKER_SLOTS, WORKER_STATE
-from backhaul.dask.config.settings import resource_limits
+from backhaul.dask.config.settings import beside_tasks_max
 from backhaul.dask.resource_pools.declarations import Declared, checked, totals
 from backhaul.dask.resource_pools.lease_context import holding_execute
 from backhaul.dask.resource_pools.leases import Lease
@@ -62,10 +62,10 @@ def install(worker: Worker) -> None:
     ConfigError
         If the configuration makes no sense.
     """
-    limits = resource_limits()
+    beside_max = beside_tasks_max()
     state = worker.state
     # A class of another package keeps its own behaviour.
-    if limits is None or type(state) is not WorkerStateMachine:
+    if beside_max is None or type(state) is not WorkerStateMachine:
         return
     declared = declared_here(state.total_resources)
     executor = OverflowThreadPoolExecutor()
@@ -87,9 +87,7 @@ def install(worker: Worker) -> None:
     for name, total in totals(declared).items():
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
-    slots = WorkerSlots(
-        declared, couple=coupled_here, beside_max=limits.beside_max, executor=executor
-    )
+    slots = WorkerSlots(declared, couple=coupled_here, beside_max=beside_max, executor=executor)
     # Not immediately: the state machine is in the middle of something.
     slots.wake = partial(worker.loop.add_callback, start_more, worker)
     give_slots(state, slots)

@@ -3,16 +3,23 @@
 The rows stay the same, only their partitions get smaller: what Dask does for each of them takes
 over. The question is that of https://github.com/dask/distributed/issues/6899, where a join on GPUs
 fell from 20 GiB/s with one chunk for each worker to 0.13 GiB/s with a hundred.
+
+Where Polars is installed, it joins the same rows in one process with as many threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backhaul.bench import cases
+from backhaul.bench.dask_cluster import ROLES
+from backhaul.bench.interleaved import Measured
 from backhaul.bench.profiles import Profiler
 from backhaul.bench.report import Report
+from backhaul.bench.summary import spread
+from benches.python.children import run_child
 from benches.python.exchange_options import ExchangeOptions
 
 __all__ = ["Options", "run"]
@@ -52,13 +59,48 @@ def run(
         )
         for chunks in options.chunks
     ]
+    has_polars = importlib.util.find_spec("polars") is not None
+
+    def rows_of(case: cases.Case, measured: Mapping[str, Sequence[Measured]]) -> list[cases.Row]:
+        rows = cases.data_rows(case, measured)
+        return [*rows, _polars_row(rows[0], options)] if has_polars else rows
+
     return cases.run(
         "backhaul.benches.merge/2",
         chosen,
         options,
-        rows_of=cases.data_rows,
+        rows_of=rows_of,
         on_step=on_step,
         profiler=profiler,
-        versions_of=("pandas", "pyarrow"),
+        versions_of=("pandas", "pyarrow", *(["polars"] if has_polars else [])),
         turns=cases.Turns(memory_limit=options.memory_limit),
+    )
+
+
+def _polars_row(first: cases.Row, options: Options) -> cases.Row:
+    """Measure the join of one case by Polars; `first` is the row that it is compared with."""
+    parameters = first.parameters
+    numbers = (parameters["partitions"], parameters["rows"], options.repetitions)
+    found = run_child(
+        "polars",
+        "benches.python.merge_polars",
+        *map(str, numbers),
+        environment={"POLARS_MAX_THREADS": str(options.workers * options.threads)},
+    )
+    seconds, cpu_seconds, faults = (list(column) for column in zip(*found, strict=True))
+    wall, nothing = spread(seconds), spread([0.0])
+    none = dict.fromkeys(ROLES, nothing)
+    return replace(
+        first,
+        configuration="polars",
+        seconds=seconds,
+        seconds_median=wall.median,
+        seconds_min=wall.minimum,
+        seconds_max=wall.maximum,
+        input_bytes_per_s=first.input_bytes / wall.median,
+        ratio=first.seconds_median / wall.median,
+        cpu_seconds={**none, "workers": spread(cpu_seconds)},
+        context_switches=none,
+        page_faults={**none, "workers": spread(faults)},
+        facts=[],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,9 @@ def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
     )
     assert report["schema"] == "backhaul.benches.merge/2"
     found = [(row["case"], row["configuration"]) for row in report["rows"]]
-    assert found == [("2", "tcp"), ("2", "backhaul")]
+    has_polars = importlib.util.find_spec("polars") is not None
+    contenders = ["tcp", "backhaul", *(["polars"] if has_polars else [])]
+    assert found == [("2", each) for each in contenders]
     for row in report["rows"]:
         assert row["parameters"]["partitions"] == 2 * int(row["case"])
         assert row["parameters"]["partitions"] * row["parameters"]["rows"] == 2000
@@ -35,7 +38,7 @@ def test_dataframes_in_files_are_joined(run_json: RunJson) -> None:
         *("merge", "--chunks", "2", "--rows-per-worker", "1000", "--repetitions", "1"),
         *("--parquet", "--memory-limit", "1GB", "--protocol", "backhaul"),
     )
-    (row,) = report["rows"]
+    row = report["rows"][0]
     assert row["parameters"]["parquet"]
     assert row["seconds_min"] > 0
 

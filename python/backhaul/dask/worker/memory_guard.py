@@ -47,6 +47,7 @@ from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import event_loop_of, local_queue_of
 from backhaul.dask.worker.memory import GUARD_ACTS, GUARD_IS_DONE
 from backhaul.dask.worker.memory_admission import MemoryAdmission, Run
+from backhaul.dask.worker.spill_buffer import leave_room
 
 __all__ = ["MemoryGuard", "install_for_worker"]
 
@@ -142,6 +143,8 @@ class MemoryGuard:
         self._limit_bytes = limit_bytes
         self._share = share
         self._most_bytes = int(limit_bytes * share)
+        spill_share = worker.memory_manager.memory_spill_fraction
+        self._spill_bytes = limit_bytes * spill_share if spill_share else None
         #: Memory that is no result: now, when the worker started, and the least since the begin of
         #: each running task
         self._unmanaged_bytes: int | None = None
@@ -183,6 +186,8 @@ class MemoryGuard:
             {each: min(before.get(each, last_bytes), now_bytes) for each in _native.running_calls()}
         )
         self._lowest.add(now_bytes)
+        if self._spill_bytes:
+            leave_room(data_of(worker), now_bytes, self._spill_bytes)
         if self._admission is not None and (running := self._running(worker)):
             self._admission.learn(running, now_bytes - self._lowest.value)
 

@@ -7,7 +7,7 @@ get one lock here, which guards the state of the worker as well.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from zict import LRU
 
@@ -20,11 +20,15 @@ __all__ = [
     "has_room",
     "in_memory",
     "install_for_worker",
+    "leave_room",
     "may_be_guarded",
     "share_lock",
     "store_lock",
     "touch",
 ]
+
+#: Share of ``memory.target`` that results have, whatever else the process has
+_RESULTS_SHARE_MIN: Final = 0.25
 
 
 def install_for_worker(worker: Worker) -> None:
@@ -45,6 +49,30 @@ def share_lock(data: SpillBuffer) -> None:
     lock = RLock()
     for mapping in (data, data.fast, data.slow):
         STORE_LOCK.install(mapping, {"lock": lock})
+
+
+def leave_room(data: Any, unmanaged_bytes: float, spill_bytes: float) -> None:
+    """Bound the results in memory by what the rest of the process leaves of it.
+
+    Dask bounds results by ``memory.target``, and looks five times a second whether the process
+    exceeds ``memory.spill``. Results that are read from disk before a task, or come from peers,
+    exceed it sooner. Here a new result makes others go as soon as the process has no room for it
+    below ``memory.spill``.
+
+    Parameters
+    ----------
+    data : mapping
+        The store of a worker's results; has no effect unless it is Dask's.
+    unmanaged_bytes : float
+        Memory of the process that is no result.
+    spill_bytes : float
+        Memory of the process above which Dask spills.
+    """
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return
+    # zict keeps the weights and this below `n`.
+    missing_bytes = fast.n - max(0.0, spill_bytes - unmanaged_bytes)
+    fast.offset = min(max(0.0, missing_bytes), fast.n * (1 - _RESULTS_SHARE_MIN))
 
 
 def touch(data: Any, keys: Collection[Any]) -> float | None:

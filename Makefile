@@ -77,8 +77,8 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going $(TEST_PARTS); \
 	$(BIN)/python tests/parts.py summary $(TEST_PARTS)
 
-TEST_PARTS = $(if $(ARGS),test-python,test-rest test-cores test-dask test-to-l test-jobs test-newest) \
-  test-rust test-model test-loom $(if $(ARGS),,test-oldest)
+TEST_PARTS = $(if $(ARGS),test-python,test-cores test-dask test-rest test-to-l test-newest test-jobs) \
+  test-rust $(if $(ARGS),,test-benches) test-model test-loom $(if $(ARGS),,test-oldest)
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
@@ -107,6 +107,7 @@ TESTS_OF_CORES = $(addprefix tests/dask/,execution scheduler_core upstream worke
 TESTS_OF_JOBS = $(addprefix tests/dask/,exchange like_tcp)
 # The first half of the files that are in no folder, by name
 TESTS_TO_L = $(wildcard tests/dask/test_[a-k]*.py)
+TESTS_OF_BENCHES = tests/bench tests/benches
 
 .PHONY: test-cores
 test-cores: build $(VENV)/.dev
@@ -126,7 +127,11 @@ test-dask: build $(VENV)/.dev
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev
-	$(PYTEST_PART) --ignore=tests/dask
+	$(PYTEST_PART) $(addprefix --ignore=,tests/dask $(TESTS_OF_BENCHES))
+
+.PHONY: test-benches
+test-benches: build $(VENV)/.dev
+	$(PYTEST_PART) $(TESTS_OF_BENCHES)
 
 .PHONY: test-oldest
 test-oldest: $(NEWEST_VENV)/.installed ## A job with a killed worker on the oldest Dask that is supported

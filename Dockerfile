@@ -1,9 +1,10 @@
 # Image with Backhaul and Dask. It needs a wheel in dist/ (`make wheel` or `make wheels`):
 #
 #   docker build --tag backhaul .
-#   docker run --network host backhaul                               # a scheduler
-#   docker run --network host backhaul worker tcp://SCHEDULER:8786   # the workers that fit
+#   docker run --network host backhaul                                             # a scheduler
+#   docker run --network host backhaul dask backhaul worker tcp://SCHEDULER:8786   # the workers that fit
 #
+# There is no entry point: manifests for Kubernetes name the whole command, as with Dask's images.
 # Another base may be given (`--build-arg BASE=…`): glibc 2.28 or later with Python 3.11 or later.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 FROM ${BASE}
@@ -35,5 +36,4 @@ EXPOSE 8786 8785 8787
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s \
     CMD ["python", "-c", "import os, urllib.request as r; url = os.environ['BACKHAUL_HEALTH_URL']; url and r.urlopen(url, timeout=5).read()"]
 
-ENTRYPOINT ["dask", "backhaul"]
-CMD ["scheduler"]
+CMD ["dask", "backhaul", "scheduler"]

@@ -203,8 +203,7 @@ def _image() -> None:
         user = config.get("User", "root")
         if user.partition(":")[0] in ("", "0", "root"):
             raise Failed("processes of the image belong to root")
-        entry_point = [*config["Entrypoint"], *config["Cmd"]]
-        with subprocess.Popen([*inside, *entry_point], stderr=subprocess.PIPE) as scheduler:
+        with subprocess.Popen([*inside, *config["Cmd"]], stderr=subprocess.PIPE) as scheduler:
             try:
                 _wait_for_health([*inside, *config["Healthcheck"]["Test"][1:]], scheduler)
                 print(f"the image answers its health check as user {user}")

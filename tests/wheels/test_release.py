@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.wheels import release, urls
 
@@ -84,6 +85,16 @@ def test_image_is_not_roots_and_has_a_health_check() -> None:
     (check,) = [line.strip() for line in lines if line.strip().startswith('CMD ["python"')]
     assert "HEALTHCHECK" in lines[lines.index(f"    {check}") - 1]
     compile(json.loads(check.removeprefix("CMD "))[2], "check", "exec")
+
+
+def test_image_runs_the_command_of_the_manifest_for_kubernetes() -> None:
+    """The manifest names the whole command, behind which an entry point would come."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert not [line for line in lines if line.startswith("ENTRYPOINT")]
+    (default,) = [line for line in lines if line.startswith("CMD ")]
+    manifest = yaml.safe_load((ROOT / "examples/kubernetes/daskcluster.yaml").read_text())
+    (container,) = manifest["spec"]["scheduler"]["spec"]["containers"]
+    assert json.loads(default.removeprefix("CMD ")) == container["args"]
 
 
 def test_steps_with_an_unknown_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

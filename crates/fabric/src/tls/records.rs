@@ -1,14 +1,13 @@
-//! The records of a session: results of `rustls`, a step at a time, for client and server alike.
+//! The records of a session, behind one trait: its two implementations are those of `rustls`.
+//!
+//! [`Unbuffered`](super::unbuffered::Unbuffered) encrypts into our buffers and is what sessions use;
+//! [`Buffered`](super::buffered::Buffered) uses the connections that copy, for a `rustls` without
+//! the unbuffered ones. A session knows the trait alone.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
 
-use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
-    UnbufferedStatus, WriteTraffic,
-};
+use rustls::CommonState;
 
 use super::TlsFailure;
 use super::buffer::Buffer;
@@ -34,123 +33,65 @@ pub(super) struct Writing<'a> {
     pub(super) taken: usize,
 }
 
-/// Methods that both sides of `rustls` have
-pub(super) trait Records {
-    type Data;
+/// Makes records of bytes in a buffer that has room for them
+pub(super) type Seal<'a> = dyn FnMut(&[u8], &mut Buffer) -> Result<(), TlsFailure> + 'a;
 
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+/// One side of a connection, client or server
+pub(super) trait Records: Send {
+    /// Handles what has come, up to the next event that the session handles
+    ///
+    /// At most one record of data is decrypted, into `sink`. Records for the peer go to `outgoing`.
+    /// Bytes of `writing` are encrypted where the outcome is [`Step::Ready`].
+    ///
+    /// # Errors
+    ///
+    /// The failure of the peer or of its records. The next call gives the alert to `outgoing`, and
+    /// there may be no other.
+    fn step(
+        &mut self,
+        incoming: &mut Buffer,
+        outgoing: &mut Buffer,
+        sink: &mut dyn FnMut(&[u8]),
+        writing: Option<&mut Writing<'_>>,
+    ) -> Result<Step, TlsFailure>;
+
+    /// Puts the end of this side's data behind the rest
+    fn queue_end(&mut self, incoming: &mut Buffer, outgoing: &mut Buffer);
+
+    /// Returns the facts about the connection
+    fn state(&self) -> &CommonState;
 }
 
-impl Records for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
-
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
+/// Bytes of the record at the beginning, with its header; `None` until all of them are here
+pub(super) fn record_bytes(incoming: &Buffer) -> Option<usize> {
+    match incoming.filled_ref() {
+        [_, _, _, high, low, rest @ ..] => {
+            let bytes = usize::from(u16::from_be_bytes([*high, *low]));
+            (rest.len() >= bytes).then_some(HEADER_BYTES + bytes)
+        }
+        _ => None,
     }
 }
 
-impl Records for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
-
-    fn process<'c, 'i>(
-        &'c mut self,
-        incoming: &'i mut [u8],
-    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
+/// The keys have encrypted as much as they may
+pub(super) fn keys_are_used_up() -> TlsFailure {
+    TlsFailure::Broken {
+        detail: "the keys are used up, and TLS 1.2 has no others: allow TLS 1.3".to_owned(),
     }
-}
-
-/// Deals with what has come, up to the next thing that concerns us
-pub(super) fn step<R: Records>(
-    connection: &mut R,
-    incoming: &mut Buffer,
-    outgoing: &mut Buffer,
-    sink: &mut dyn FnMut(&[u8]),
-    writing: Option<&mut Writing<'_>>,
-) -> Result<Step, TlsFailure> {
-    let UnbufferedStatus { mut discard, state } = connection.process(incoming.filled());
-    let outcome = match state {
-        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut outcome = Ok(Step::Taken);
-            while let Some(record) = traffic.next_record() {
-                match record {
-                    Ok(record) => {
-                        discard += record.discard;
-                        sink(record.payload);
-                    }
-                    Err(error) => outcome = Err(error.into()),
-                }
-            }
-            outcome
-        }
-        Ok(ConnectionState::EncodeTlsData(data)) => {
-            encode(data, outgoing);
-            Ok(Step::Taken)
-        }
-        Ok(ConnectionState::TransmitTlsData(data)) => {
-            // It lies in `outgoing`, in front of all that comes later.
-            data.done();
-            Ok(Step::Taken)
-        }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Starved),
-        Ok(ConnectionState::WriteTraffic(mut traffic)) => match writing {
-            Some(writing) => writing
-                .encrypt(&mut traffic, outgoing)
-                .map(|()| Step::Ready),
-            None => Ok(Step::Ready),
-        },
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Ended),
-        Ok(other) => Err(TlsFailure::Broken {
-            detail: format!("unexpected state {other:?}"),
-        }),
-        Err(error) => Err(error.into()),
-    };
-    incoming.drop_front(discard);
-    outcome
-}
-
-fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Buffer) {
-    loop {
-        match data.encode(outgoing.room()) {
-            Ok(bytes) => return outgoing.fill(bytes),
-            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
-                outgoing.reserve(required_size);
-            }
-            // Only after it has been encoded, upon which we return.
-            Err(EncodeError::AlreadyEncoded) => return,
-        }
-    }
-}
-
-/// Puts the end of what this side says behind the rest
-pub(super) fn queue_end<R: Records>(
-    connection: &mut R,
-    incoming: &mut Buffer,
-    outgoing: &mut Buffer,
-) {
-    let UnbufferedStatus { discard, state } = connection.process(incoming.filled());
-    if let Ok(ConnectionState::WriteTraffic(mut traffic)) = state
-        && let Ok(bytes) = traffic.queue_close_notify(outgoing.room())
-    {
-        outgoing.fill(bytes);
-    }
-    incoming.drop_front(discard);
 }
 
 impl Writing<'_> {
     /// Encrypts what there is room for
     ///
     /// Whole records are taken where they lie; shorter parts are gathered before.
-    fn encrypt<D>(
+    ///
+    /// # Errors
+    ///
+    /// Those of `seal`.
+    pub(super) fn encrypt(
         &mut self,
-        traffic: &mut WriteTraffic<'_, D>,
         outgoing: &mut Buffer,
+        seal: &mut Seal<'_>,
     ) -> Result<(), TlsFailure> {
         GATHERED.with_borrow_mut(|gathered| {
             gathered.clear();
@@ -166,7 +107,8 @@ impl Writing<'_> {
                         if now.is_empty() {
                             return Ok(());
                         }
-                        self.seal(now, traffic, outgoing)?;
+                        seal(now, outgoing)?;
+                        self.taken += now.len();
                         part = later;
                         continue;
                     }
@@ -178,39 +120,18 @@ impl Writing<'_> {
                         if records_of(outgoing) == 0 {
                             return Ok(());
                         }
-                        self.seal(gathered, traffic, outgoing)?;
+                        seal(gathered, outgoing)?;
+                        self.taken += gathered.len();
                         gathered.clear();
                     }
                 }
             }
             if !gathered.is_empty() && records_of(outgoing) > 0 {
-                self.seal(gathered, traffic, outgoing)?;
+                seal(gathered, outgoing)?;
+                self.taken += gathered.len();
             }
             Ok(())
         })
-    }
-
-    fn seal<D>(
-        &mut self,
-        bytes: &[u8],
-        traffic: &mut WriteTraffic<'_, D>,
-        outgoing: &mut Buffer,
-    ) -> Result<(), TlsFailure> {
-        let sealed =
-            traffic
-                .encrypt(bytes, outgoing.room())
-                .map_err(|error| TlsFailure::Broken {
-                    detail: match error {
-                        EncryptError::EncryptExhausted => {
-                            "the keys are used up, and TLS 1.2 has no others: allow TLS 1.3"
-                                .to_owned()
-                        }
-                        other => other.to_string(),
-                    },
-                })?;
-        outgoing.fill(sealed);
-        self.taken += bytes.len();
-        Ok(())
     }
 }
 
@@ -226,6 +147,9 @@ thread_local! {
 
 /// Bytes of a full record before it is encrypted (RFC 8446, section 5.1)
 const RECORD_BYTES: usize = 16 << 10;
+
+/// Type, version and length in front of a record
+const HEADER_BYTES: usize = 5;
 
 /// Bytes that encryption adds to a record, at most: header, nonce, type and tag take 29
 const RECORD_EXTRA_BYTES: usize = 64;

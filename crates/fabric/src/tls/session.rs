@@ -8,20 +8,23 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
-use rustls::client::UnbufferedClientConnection;
+use rustls::client::{ClientConnection, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
-use rustls::server::UnbufferedServerConnection;
-use rustls::{CommonState, ProtocolVersion};
+use rustls::server::{ServerConnection, UnbufferedServerConnection};
+use rustls::{ProtocolVersion, ServerConfig};
 
 use super::buffer::Buffer;
+use super::buffered::Buffered;
 use super::outlet::write_all;
-use super::records::{Step, Writing, queue_end, step};
+use super::records::{Records, Step, Writing, record_bytes};
 use super::sharing::Sharing;
+use super::unbuffered::Unbuffered;
 use super::{Tls, TlsError, TlsFailure, TlsHelpers, TlsInfo, TlsVersion, ciphers};
 
 /// One end of an encrypted connection
 pub(crate) struct Session {
-    side: Side,
+    records: Box<dyn Records>,
+    is_client: bool,
     /// Records that have come and are not decrypted
     incoming: Buffer,
     /// Records that the socket has not taken
@@ -59,17 +62,17 @@ pub(crate) enum Arrived {
     End,
 }
 
-enum Side {
-    Client(Box<UnbufferedClientConnection>),
-    Server(Box<UnbufferedServerConnection>),
-}
-
 impl Session {
     /// The side that connects; `peer` is where to
     pub(crate) fn connect(tls: &Tls, peer: IpAddr) -> Result<Self, TlsFailure> {
         let name = ServerName::IpAddress(peer.into());
-        let client = UnbufferedClientConnection::new(Arc::clone(&tls.client), name)?;
-        Ok(Self::new(Side::Client(Box::new(client))))
+        let config = Arc::clone(&tls.client);
+        let records: Box<dyn Records> = if tls.has_buffers {
+            Box::new(Buffered::new(ClientConnection::new(config, name)?))
+        } else {
+            Box::new(Unbuffered(UnbufferedClientConnection::new(config, name)?))
+        };
+        Ok(Self::new(records, true))
     }
 
     /// The side that is called
@@ -80,13 +83,25 @@ impl Session {
     pub(crate) fn accept(tls: &Tls) -> io::Result<Self> {
         let server = tls.server.as_ref().ok_or(TlsError::NoCertificate);
         let server = Arc::clone(server.map_err(io::Error::other)?);
-        let server = UnbufferedServerConnection::new(server).map_err(TlsFailure::from)?;
-        Ok(Self::new(Side::Server(Box::new(server))))
+        let records = Self::server_records(server, tls.has_buffers).map_err(TlsFailure::from)?;
+        Ok(Self::new(records, false))
     }
 
-    fn new(side: Side) -> Self {
+    fn server_records(
+        config: Arc<ServerConfig>,
+        has_buffers: bool,
+    ) -> Result<Box<dyn Records>, rustls::Error> {
+        Ok(if has_buffers {
+            Box::new(Buffered::new(ServerConnection::new(config)?))
+        } else {
+            Box::new(Unbuffered(UnbufferedServerConnection::new(config)?))
+        })
+    }
+
+    fn new(records: Box<dyn Records>, is_client: bool) -> Self {
         Self {
-            side,
+            records,
+            is_client,
             incoming: Buffer::new(),
             outgoing: Buffer::new(),
             plain: Vec::new(),
@@ -122,7 +137,7 @@ impl Session {
             };
             match step {
                 Step::Taken => continue,
-                Step::Ready if !self.state().is_handshaking() => return self.flush(socket),
+                Step::Ready if !self.records.state().is_handshaking() => return self.flush(socket),
                 Step::Ready | Step::Starved => {}
                 Step::Ended => return Err(TlsFailure::Ended.into()),
             }
@@ -309,12 +324,8 @@ impl Session {
             return;
         }
         if self.flush(socket).is_ok_and(|is_flushed| is_flushed) {
-            let incoming = &mut self.incoming;
-            let outgoing = &mut self.outgoing;
-            match &mut self.side {
-                Side::Client(client) => queue_end(&mut **client, incoming, outgoing),
-                Side::Server(server) => queue_end(&mut **server, incoming, outgoing),
-            }
+            self.records
+                .queue_end(&mut self.incoming, &mut self.outgoing);
             // An error means that the peer is gone.
             let _ = self.flush(socket);
         }
@@ -345,7 +356,7 @@ impl Session {
 
     /// Returns the facts about it, once the handshake is over
     pub(crate) fn info(&self) -> TlsInfo {
-        let state = self.state();
+        let state = self.records.state();
         let (cipher, cipher_bits) = state
             .negotiated_cipher_suite()
             .map_or(("none", 0), ciphers::shown);
@@ -361,21 +372,9 @@ impl Session {
         }
     }
 
-    fn state(&self) -> &CommonState {
-        match &self.side {
-            Side::Client(client) => client,
-            Side::Server(server) => server,
-        }
-    }
-
     /// Returns whether a record is here as a whole
     fn has_record(&self) -> bool {
-        match self.incoming.filled_ref() {
-            [_, _, _, high, low, rest @ ..] => {
-                rest.len() >= usize::from(u16::from_be_bytes([*high, *low]))
-            }
-            _ => false,
-        }
+        record_bytes(&self.incoming).is_some()
     }
 
     /// Deals with what has come, up to the next thing that concerns us
@@ -385,10 +384,7 @@ impl Session {
         writing: Option<&mut Writing<'_>>,
     ) -> Result<Step, TlsFailure> {
         let (incoming, outgoing) = (&mut self.incoming, &mut self.outgoing);
-        match &mut self.side {
-            Side::Client(client) => step(&mut **client, incoming, outgoing, sink, writing),
-            Side::Server(server) => step(&mut **server, incoming, outgoing, sink, writing),
-        }
+        self.records.step(incoming, outgoing, sink, writing)
     }
 
     /// As [`step`](Self::step), with what is decrypted kept for the next read
@@ -448,7 +444,7 @@ impl Session {
 
     /// Returns whether the first bytes of the peer are here and may be TLS
     fn check_beginning(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
-        let is_client = matches!(self.side, Side::Client(_));
+        let is_client = self.is_client;
         let found = self.incoming.filled_ref();
         match found {
             // A record of a handshake (RFC 8446, section 5.1); or else of an alert, by who is called.

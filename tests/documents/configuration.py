@@ -114,6 +114,11 @@ def allowed() -> dict[str, str]:
                 args=[ast.Constant(value=str(key)), ast.Name(id=parse)],
             ) if parse in words:
                 said[key] = words[parse]
+            case ast.Call(
+                func=ast.Name(id="_limit"),
+                args=[ast.Constant(value=str(section)), ast.Constant(value=str(key))],
+            ):
+                said[f"{section}.{key}"] = words["_count"]
     return said
 
 

@@ -270,7 +270,7 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
 	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
 
-# 25 minutes on two CPUs, most of them for the wheels. STEPS='versions recipe image' runs some
+# The wheels take most of the time (RELEASING.md). STEPS='versions recipe image' runs some
 .PHONY: release-check
 release-check: $(WHEELS_VENV)/.installed ## All that a release does but the uploads: versions, recipe, crates, sdist, wheels, extras, image
 	$(WHEELS_VENV)/bin/python -m tests.wheels.release $(STEPS)

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -50,6 +51,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--protocol", default="backhaul", help="tcp, to compare")
     options = parser.parse_args()
+    # A LocalCluster gives a worker up that has ended twice within this time, whatever the protocol.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"})
     counts: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
         start_s = time.monotonic()

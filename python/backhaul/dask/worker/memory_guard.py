@@ -58,7 +58,7 @@ _WAIT_S: Final = 0.1
 #: Time between two looks at a task that was interrupted
 _LOOK_S: Final = 0.01
 #: Time that an interrupted task has to end
-_PATIENCE_S: Final = 0.5
+_PATIENCE_S: Final = 1.2
 #: Time for which a task is watched of which it is not certain that it is too large
 _DOUBT_S: Final = 0.5
 #: Time that the memory of a task has to be released, once the task has ended

@@ -25,13 +25,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from distributed import Client, KilledWorker, LocalCluster, wait
 
+import dask
 from tests.soak.victims import running_pid
 
 MIB = 1 << 20

@@ -1,7 +1,7 @@
-"""Makes of a test that hangs one failure among others.
+"""Counts a test that hangs as one failure among others.
 
-Such a test is past help, and so is its process: after the time limit of pytest-timeout, the process
-ends. Before that, this plugin prints the test's name, the stacks of all threads, and the summary of
+Nothing ends such a test but the end of its process, after the time limit of pytest-timeout. Before
+that, this plugin prints the test's name, the stacks of all threads, and the summary of
 all tests until then. The option ``--after`` runs the tests that come after the one that hung.
 """
 

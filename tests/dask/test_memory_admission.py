@@ -15,7 +15,7 @@ DEADLINE_S = 60
 
 
 class Task:
-    """A run of a task of this test, which ends when it is told to."""
+    """A run of a task of this test, which ends once `may_end` is set."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -90,7 +90,7 @@ async def test_a_closing_worker_drops_running_tasks(
     assert "running" in caplog.text
     assert "ended with CancelledError" in caplog.text
     await until_entered()
-    # A thread may begin it before the event loop has heard of the end of a task before.
+    # A thread may begin it before the event loop handles the end of the task before.
     await eventually(lambda: b.active_keys == {"running"})
     gate.set()
     assert await running == "passed"

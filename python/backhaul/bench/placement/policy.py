@@ -18,7 +18,7 @@ from backhaul.dask.placement.link_placement import LinkPlacement
 
 __all__ = ["PolicyInPython"]
 
-#: Policies that are told of needs and results
+#: Policies that get needs and results
 _policies: list[PolicyInPython] = []
 
 #: Functions of Dask that are replaced while there are policies, by name

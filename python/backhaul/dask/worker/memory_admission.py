@@ -39,7 +39,7 @@ _LOOK_S: Final = 0.02
 _WAIT_MAX_S: Final = 60.0
 #: Time for which a running task is expected to take what earlier ones have taken
 _RESERVED_S: Final = 10.0
-#: What a need is multiplied by after tasks have exceeded the limit together
+#: Factor of a need after tasks have exceeded the limit together
 _EXCESS: Final = 9 / 8
 #: The least that a need keeps after a run that took less
 _KEPT: Final = 0.9

@@ -217,8 +217,8 @@ STATE = {
     "worker/early_execution.py": {"task_state.start_time"},
     # As Task.is_coro of dask._task_spec
     "worker/eligibility.py": {"run_spec._is_coro"},
-    # As LRU.__getitem__ of zict
-    "worker/spill_buffer.py": {"order[key]"},
+    # As LRU.__getitem__ of zict; the bound of the results in memory, which zict leaves to its users
+    "worker/spill_buffer.py": {"order[key]", "fast.offset"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "resource_pools/lease_context.py": {"task_state.annotations"},
     # As _worker of distributed.threadpoolexecutor: true in another way

@@ -24,6 +24,7 @@ _WAYS = ("scatter", "replicate", "fetch")
 _LAUNCHERS = ("dask-tcp", "dask-backhaul", "backhaul", "backhaul-unpinned")
 _ALLOCATORS = ("stock", "recycled", "backhaul")
 _EXCHANGES = ("auto", "off")
+_JOBS = ("transpose", "anomaly", "vorticity", "quadratic-means")
 
 _exchange = click.option(
     "--exchange",
@@ -159,29 +160,45 @@ def rechunk(**chosen: Any) -> None:
 
 @click.command("out-of-core")
 @click.option(
+    "--job",
+    "jobs",
+    type=ListType(_JOBS, all=_JOBS),
+    default="transpose",
+    show_default=True,
+    help=f"Comma-separated, or all: {', '.join(_JOBS)}.",
+)
+@click.option(
     "--size",
     type=click.IntRange(1),
     default=16_000,
     show_default=True,
-    help="Rows and columns of the array.",
+    help="Rows and columns of the array of transpose.",
 )
 @click.option(
     "--chunks",
     type=click.IntRange(1),
     default=2_000,
     show_default=True,
-    help="Rows and columns of a chunk.",
+    help="Rows and columns of its chunks.",
 )
 @click.option("--memory-limit", default="1GB", show_default=True, help="Of each worker.")
+@click.option(
+    "--times",
+    type=click.FloatRange(0, min_open=True),
+    default=4.0,
+    show_default=True,
+    help="Input of the other jobs, as a multiple of the memory of all workers.",
+)
 @cluster_options(repetitions=5)
 @profile_options
 def out_of_core(**chosen: Any) -> None:
-    """Persist an array that is larger than the workers may keep in memory; (x + x.T).sum().
+    """Run jobs on arrays that are larger than the workers may keep in memory.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from benches.python import out_of_core as job
 
+    named(chosen, "jobs", "--job")
     run_benchmark(job, tables.out_of_core_tables, chosen)
 
 

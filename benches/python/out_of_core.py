@@ -1,9 +1,11 @@
-"""``out-of-core``: an array that is larger than the workers may keep in memory."""
+"""``out-of-core``: jobs on arrays that are larger than the workers may keep in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from dask.utils import parse_bytes
 
 from backhaul.bench import cases
 from backhaul.bench.contenders import ClusterOptions
@@ -12,33 +14,41 @@ from backhaul.bench.report import Report
 
 __all__ = ["Options", "run"]
 
+_TRANSPOSE = "transpose"
+_MODULE = "benches.python.out_of_core_job"
+
+#: Name of each job in the tables, and the class of those on grids
+_JOBS = {
+    _TRANSPOSE: ("persist, (x + x.T).sum()", None),
+    "anomaly": ("anomalies from the mean of all years", "Anomaly"),
+    "vorticity": ("mean square of the vorticity", "Vorticity"),
+    "quadratic-means": ("variances and covariance over time", "QuadraticMeans"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
     """Options of the benchmark."""
 
-    #: Rows and columns
+    #: Names in `_JOBS`
+    jobs: tuple[str, ...] = (_TRANSPOSE,)
+    #: Rows and columns of the array of ``transpose``, and of its chunks
     size: int = 16_000
-    #: Rows and columns of a chunk
     chunks: int = 2_000
     #: Of each worker
     memory_limit: str = "1GB"
+    #: Input of the other jobs, as a multiple of the memory of all workers
+    times: float = 4.0
     repetitions: int = 5
 
 
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Persist the array and add it to its transpose; see `backhaul.bench.cases.run`."""
-    case = cases.Case(
-        "persist, (x + x.T).sum()",
-        "backhaul.bench.memory_job:SpillTranspose",
-        {"size": options.size, "chunks": options.chunks, "scale": 1.0},
-        label="out-of-core",
-    )
+    """Run the jobs; see `backhaul.bench.cases.run`."""
     return cases.run(
-        "backhaul.benches.out-of-core/1",
-        [case],
+        "backhaul.benches.out-of-core/2",
+        [_case(name, options) for name in options.jobs],
         options,
         rows_of=cases.data_rows,
         on_step=on_step,
@@ -46,3 +56,15 @@ def run(
         versions_of=("numpy",),
         turns=cases.Turns(memory_limit=options.memory_limit),
     )
+
+
+def _case(name: str, options: Options) -> cases.Case:
+    title, cls = _JOBS[name]
+    if cls is None:
+        job = "backhaul.bench.memory_job:SpillTranspose"
+        parameters = {"size": options.size, "chunks": options.chunks, "scale": 1.0}
+    else:
+        job = f"{_MODULE}:{cls}"
+        nbytes = options.workers * parse_bytes(options.memory_limit) * options.times
+        parameters = {"nbytes": int(nbytes)}
+    return cases.Case(title, job, parameters, label=name)

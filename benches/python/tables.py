@@ -59,7 +59,13 @@ def whole_jobs_tables(report: Report[Any, Any]) -> Group:
 def out_of_core_tables(report: Report[Any, Any]) -> Group:
     """Lay out a report of ``out-of-core``."""
     limit = f"workers may use {report.options.memory_limit} each"
-    return cases_tables(report, f"out of core, {limit}", "job", "Making the array is a part.")
+    return cases_tables(
+        report,
+        f"out of core, {limit}",
+        "job",
+        "Making the arrays is a part. Restarted: workers that their nannies ended, of all runs.",
+        {"restarted": lambda row: str(sum(each.get("restarted", 0) for each in row.facts))},
+    )
 
 
 def rechunk_tables(report: Report[Any, Any]) -> Group:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from distributed import Client
 
 from backhaul.bench.jobs import Job, make_job
+from benches.python import out_of_core
 from benches.python.__main__ import main
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Chunks that do not divide their array, partitions with fewer rows than there are keys
 RECHUNK = "benches.python.rechunk_job:Rechunk"
 SHUFFLE = "benches.python.shuffle_job:Shuffle"
+GRIDS = "benches.python.out_of_core_job"
 BROADCAST = "benches.python.broadcast_job:Broadcast"
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "rechunk by p2p": (RECHUNK, {"method": "p2p", "size": 50, "chunks": 20}),
@@ -27,6 +29,9 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "scatter": (BROADCAST, {"way": "scatter", "nbytes": 1_000_000}),
     "replicate": (BROADCAST, {"way": "replicate", "nbytes": 1_000_000}),
     "fetch": (BROADCAST, {"way": "fetch", "nbytes": 1_000_000}),
+    "anomaly": (f"{GRIDS}:Anomaly", {"nbytes": 1}),
+    "vorticity": (f"{GRIDS}:Vorticity", {"nbytes": 1}),
+    "quadratic means": (f"{GRIDS}:QuadraticMeans", {"nbytes": 1}),
     "transpose-sum": ("transpose-sum", {"size": 50, "chunks": 20}),
 }
 
@@ -61,6 +66,26 @@ def test_a_changed_element_is_found(name: str, client: Client) -> None:
     job.result = job.result + 1
     with pytest.raises(ValueError, match="wrong result"):
         job.check(client)
+
+
+def test_a_changed_mean_is_found(client: Client) -> None:
+    job = prepared("quadratic means", client)
+    job.run(client)
+    assert job.facts(client) == {"restarted": 0}
+    job.result[2] += 0.01
+    with pytest.raises(ValueError, match="wrong result"):
+        job.check(client)
+
+
+def test_the_inputs_of_grids_are_multiples_of_the_memory() -> None:
+    options = out_of_core.Options(
+        jobs=("transpose", "anomaly", "vorticity", "quadratic-means"), memory_limit="1GB", times=3.0
+    )
+    for name in options.jobs:
+        case = out_of_core._case(name, options)
+        nbytes = make_job(case.job, **case.parameters, seed=0).input_bytes
+        wanted = 8 * options.size**2 if name == "transpose" else 6e9
+        assert nbytes == pytest.approx(wanted, rel=0.01)
 
 
 def test_an_array_that_kept_its_chunks_is_found(client: Client) -> None:

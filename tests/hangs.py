@@ -30,6 +30,9 @@ def add_option(parser: pytest.Parser) -> None:
 class Hangs:
     """Plugin of pytest that reports a test that hangs, and ends the process."""
 
+    def __init__(self) -> None:
+        self._timers: dict[pytest.Item, threading.Timer] = {}
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -53,12 +56,17 @@ class Hangs:
         timer = threading.Timer(settings.timeout, self._end, (item, settings.timeout))
         timer.name = f"time limit of {item.nodeid}"
         timer.start()
+        self._timers[item] = timer
+        return True
 
-        def cancel() -> None:
-            timer.cancel()
-            timer.join()
-
-        item.cancel_timeout = cancel  # type: ignore[attr-defined]
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
+        """Cancel the timer of a test."""
+        timer = self._timers.pop(item, None)
+        if timer is None:
+            return None
+        timer.cancel()
+        timer.join()
         return True
 
     def _end(self, item: pytest.Item, limit_s: float) -> None:

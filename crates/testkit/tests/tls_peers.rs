@@ -537,14 +537,7 @@ fn a_connection_goes_on_when_its_keys_are_used_up() {
 fn use_keys_up(has_buffers: bool) {
     let authority = Authority::new("authority");
     let mut options = authority.options(&authority.sign());
-    let sides = [(); 2].map(|()| {
-        let tls = tls_with_short_keys(&options, 100).unwrap();
-        encrypted(&if has_buffers {
-            tls_with_buffers(&tls)
-        } else {
-            tls
-        })
-    });
+    let sides = with_short_keys(&options, has_buffers);
     let (near, far) = meet(&sides[0], &sides[1]).unwrap();
     // Six times as many records as a key is good for, both ways at once, then one way and the other.
     let long: Vec<u8> = (0..600 * (16 << 10)).map(|at| (at % 251) as u8).collect();
@@ -569,20 +562,25 @@ fn use_keys_up(has_buffers: bool) {
 
     // Keys of TLS 1.2 cannot be renewed, so it ends, before they are worn out.
     options.max_version = TlsVersion::V1_2;
-    let sides = [(); 2].map(|()| {
-        let tls = tls_with_short_keys(&options, 100).unwrap();
-        encrypted(&if has_buffers {
-            tls_with_buffers(&tls)
-        } else {
-            tls
-        })
-    });
+    let sides = with_short_keys(&options, has_buffers);
     let (near, far) = meet(&sides[0], &sides[1]).unwrap();
     exchange(&near, &far);
     let posted = far.recv_message(Tag(1), TagMask::FULL);
     let error = near.send(Tag(1), long).done().unwrap_err();
     assert!(error.to_string().contains("keys are used up"), "{error}");
     posted.done().unwrap_err();
+}
+
+/// Two sides whose keys are good for a hundred records
+fn with_short_keys(options: &TlsOptions, has_buffers: bool) -> [Context; 2] {
+    [(); 2].map(|()| {
+        let tls = tls_with_short_keys(options, 100).unwrap();
+        encrypted(&if has_buffers {
+            tls_with_buffers(&tls)
+        } else {
+            tls
+        })
+    })
 }
 
 fn context(lanes: &[LaneKind], tls: Option<&Tls>) -> Context {

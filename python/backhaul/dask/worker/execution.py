@@ -22,8 +22,6 @@ from time import perf_counter, thread_time
 from traceback import clear_frames
 from typing import Any, NoReturn, TypeVar
 
-from distributed import Status
-
 from backhaul._native import call_interruptibly, interrupt_call
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.compat.names import (
@@ -54,7 +52,7 @@ from backhaul.dask.worker.event_makers import execute_success_event
 from backhaul.dask.worker.item_state import ENDED, READY, REPORTED, STARTED, TAKEN, ItemState
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, event_loop_of
-from backhaul.dask.worker.memory import allocate_in_arena
+from backhaul.dask.worker.memory import ENDED_STATUSES, allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
 
 __all__ = ["Execution"]
@@ -67,8 +65,6 @@ _current = threading.local()
 
 #: Key under which Dask's worker collects metrics during one of its instructions.
 _METRICS_KEY = "async-instruction"
-
-_ENDED = frozenset({Status.closing, Status.closed, Status.failed})
 
 #: With more ready tasks than this for each thread, reports wait to be sent in one batch: the worker
 #: has enough work until the scheduler gets them.
@@ -189,7 +185,7 @@ class Execution(asyncio.Future[None]):
 
     def is_given_up(self) -> bool:
         """Tell whether nothing waits for the task any more, because the worker closes."""
-        return self.cancelled() or self._worker.status in _ENDED
+        return self.cancelled() or self._worker.status in ENDED_STATUSES
 
     def is_of(self, worker: Worker) -> bool:
         """Tell whether the task is one of a worker's."""

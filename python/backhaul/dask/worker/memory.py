@@ -40,6 +40,7 @@ from backhaul.dask.compat.instance_patches import NANNY_MEMORY_MONITOR, WORKER_M
 from backhaul.dask.config.settings import Settings
 
 __all__ = [
+    "ENDED_STATUSES",
     "NannyMonitor",
     "allocate_in_arena",
     "arena_actor",
@@ -50,6 +51,9 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+#: States of a worker that runs no more tasks
+ENDED_STATUSES: Final = frozenset({Status.closing, Status.closed, Status.failed})
 
 #: NumPy's handler of this process's workers.
 _handler: object = None
@@ -248,8 +252,9 @@ def _worker_memory_bytes() -> int:
 
 def _spill_bytes_min() -> int | None:
     """Find the least `_spill_bytes` of this process's workers; None if they have none."""
-    ended = (Status.closing, Status.closed, Status.failed)
-    bounds = (_spill_bytes(worker) for worker in list(_workers) if worker.status not in ended)
+    bounds = (
+        _spill_bytes(worker) for worker in list(_workers) if worker.status not in ENDED_STATUSES
+    )
     return min((nbytes for nbytes in bounds if nbytes is not None), default=None)
 
 

@@ -35,7 +35,7 @@ from time import monotonic, sleep
 from typing import Any, Final, cast
 
 from dask.utils import format_bytes
-from distributed import Status, Worker
+from distributed import Worker
 
 import dask
 from backhaul import TaskTooLarge, _native
@@ -45,7 +45,7 @@ from backhaul.dask.config.settings import switched_on
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import event_loop_of, local_queue_of
-from backhaul.dask.worker.memory import GUARD_ACTS, GUARD_IS_DONE
+from backhaul.dask.worker.memory import ENDED_STATUSES, GUARD_ACTS, GUARD_IS_DONE
 from backhaul.dask.worker.memory_admission import MemoryAdmission, Run
 from backhaul.dask.worker.spill_buffer import leave_room
 
@@ -77,8 +77,6 @@ _ADMITTED: Final = 0.95
 _LOWEST_S: Final = 10.0
 #: Inputs that an error names
 _INPUTS_NAMED_MAX: Final = 5
-
-_ENDED: Final = frozenset({Status.closing, Status.closed, Status.failed})
 
 #: Workers of this process that have a guard
 _guarded: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -215,7 +213,7 @@ class MemoryGuard:
             local_queue.admission = self._admission
 
     def _run(self) -> None:
-        while (worker := self._worker()) is not None and worker.status not in _ENDED:
+        while (worker := self._worker()) is not None and worker.status not in ENDED_STATUSES:
             watch = memory_watch()
             if watch is None:
                 return

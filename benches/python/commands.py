@@ -24,6 +24,7 @@ _WAYS = ("scatter", "replicate", "fetch")
 _LAUNCHERS = ("dask-tcp", "dask-backhaul", "backhaul", "backhaul-unpinned")
 _ALLOCATORS = ("stock", "recycled", "backhaul")
 _EXCHANGES = ("auto", "off")
+_OPERATIONS = ("shuffle", "set_index", "sort_values", "drop_duplicates", "groupby")
 _JOBS = ("transpose", "anomaly", "vorticity", "quadratic-means")
 
 _exchange = click.option(
@@ -59,6 +60,7 @@ _exchange = click.option(
     help="How Dask brings equal keys together.",
 )
 @click.option("--parquet", is_flag=True, help="Read the dataframes from files, in each run.")
+@click.option("--pandas", is_flag=True, help="Have pandas join, by keys of different types.")
 @click.option("--memory-limit", default="0", show_default=True, help="Of each worker; 0 for none.")
 @_exchange
 @saturation("1.1")
@@ -106,6 +108,15 @@ def merge(**chosen: Any) -> None:
     show_default=True,
     help="Of 8 bytes, beside the key.",
 )
+@click.option(
+    "--operation",
+    "operations",
+    type=ListType(_OPERATIONS, all=_OPERATIONS),
+    default="shuffle",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_OPERATIONS)}.",
+)
+@click.option("--text", is_flag=True, help="Add a column of text.")
 @_exchange
 @saturation("1.1")
 @cluster_options(repetitions=3)
@@ -113,11 +124,14 @@ def merge(**chosen: Any) -> None:
 def shuffle(**chosen: Any) -> None:
     """Shuffle a Dask dataframe: rows with equal keys come into one partition.
 
+    Operations other than `shuffle` have two rows of each key.
+
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from benches.python import shuffle as job
 
     named(chosen, "methods", "--method")
+    named(chosen, "operations", "--operation")
     run_benchmark(job, tables.shuffle_tables, chosen)
 
 
@@ -139,10 +153,13 @@ def shuffle(**chosen: Any) -> None:
 )
 @click.option(
     "--chunks",
-    type=click.IntRange(1),
-    default=1000,
+    type=NumbersType(whole=True),
+    default="1000",
     show_default=True,
-    help="Rows of a chunk before, columns of one after.",
+    help="Comma-separated: rows of a chunk before, columns of one after.",
+)
+@click.option(
+    "--transpose", is_flag=True, help="Transpose the array: chunks of rows before and after."
 )
 @saturation("1.1")
 @cluster_options(repetitions=3)

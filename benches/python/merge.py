@@ -37,6 +37,8 @@ class Options(ExchangeOptions):
     shuffle: str = "p2p"
     #: Whether the dataframes are read from files, as a part of what is measured
     parquet: bool = False
+    #: Whether the types of the keys differ, so that pandas joins the exchange's outputs
+    pandas: bool = False
     #: Of each worker
     memory_limit: str = "0"
 
@@ -54,6 +56,7 @@ def run(
                 "rows": max(1, options.rows_per_worker // chunks),
                 "shuffle": options.shuffle,
                 "parquet": options.parquet,
+                "pandas": options.pandas,
             },
             label=f"merge-{chunks}",
         )

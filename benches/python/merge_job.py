@@ -17,7 +17,7 @@ __all__ = ["MATCHING", "Merge"]
 #: Fraction of the rows on the right that have a partner on the left
 MATCHING = 0.3
 
-_ROW_BYTES = 16
+_PAYLOAD_BYTES = 8
 
 
 class Merge(Job):
@@ -33,6 +33,8 @@ class Merge(Job):
         Dask's ``shuffle_method``.
     parquet : bool
         Whether the job reads the dataframes from files, rather than from the workers' memory.
+    pandas : bool
+        Whether keys on the right have another type, so that pandas joins the exchange's outputs.
     seed : int
         Differs between repetitions.
 
@@ -43,18 +45,27 @@ class Merge(Job):
     """
 
     def __init__(
-        self, *, partitions: int, rows: int, shuffle: str, parquet: bool = False, seed: int
+        self,
+        *,
+        partitions: int,
+        rows: int,
+        shuffle: str,
+        parquet: bool = False,
+        pandas: bool = False,
+        seed: int,
     ) -> None:
         super().__init__()
         self._partitions = partitions
         self._rows = rows
         self._shuffle = shuffle
+        self._key_types = ("int64", "int32" if pandas else "int64")
         self._seed = seed
         self._files = tempfile.TemporaryDirectory() if parquet else None
 
     @property
     def input_bytes(self) -> int:
-        return 2 * self._partitions * self._rows * _ROW_BYTES
+        key_bytes = sum(np.dtype(each).itemsize for each in self._key_types)
+        return self._partitions * self._rows * (key_bytes + 2 * _PAYLOAD_BYTES)
 
     @property
     def timeout_s(self) -> float:
@@ -69,9 +80,10 @@ class Merge(Job):
                 partitions=self._partitions,
                 rows=self._rows,
                 seed=self._seed,
-                meta=make(0, partitions=1, rows=1, seed=0).iloc[:0],
+                key_type=key_type,
+                meta=make(0, partitions=1, rows=1, seed=0, key_type=key_type).iloc[:0],
             )
-            for make in (make_left, make_right)
+            for make, key_type in zip((make_left, make_right), self._key_types, strict=True)
         ]
         if self._files is None:
             self._left, self._right = (frame.persist() for frame in frames)
@@ -107,14 +119,18 @@ def matching_rows(rows: int) -> int:
     return round(rows * MATCHING)
 
 
-def make_left(index: int, *, partitions: int, rows: int, seed: int) -> pd.DataFrame:
+def make_left(
+    index: int, *, partitions: int, rows: int, seed: int, key_type: str = "int64"
+) -> pd.DataFrame:
     """Make a partition on the left: keys that lie evenly, and what cancels two of each."""
     key = index + partitions * np.random.default_rng([seed, index, 0]).permutation(rows)
-    return pd.DataFrame({"key": key, "left": -2 * key})
+    return pd.DataFrame({"key": key.astype(key_type, copy=False), "left": -2 * key})
 
 
-def make_right(index: int, *, partitions: int, rows: int, seed: int) -> pd.DataFrame:
+def make_right(
+    index: int, *, partitions: int, rows: int, seed: int, key_type: str = "int64"
+) -> pd.DataFrame:
     """Make a partition on the right: some keys of the left, the others beyond all of them."""
     number = np.random.default_rng([seed, index, 1]).permutation(rows)
     key = index + partitions * np.where(number < matching_rows(rows), number, number + rows)
-    return pd.DataFrame({"key": key, "right": key})
+    return pd.DataFrame({"key": key.astype(key_type, copy=False), "right": key})

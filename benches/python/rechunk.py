@@ -28,7 +28,9 @@ class Options(ClusterOptions):
     #: Rows and columns of the array of float64
     size: int = 8000
     #: Rows of a chunk before, columns of one after
-    chunks: int = 1000
+    chunks: Sequence[int] = (1000,)
+    #: Whether the array is transposed, so that chunks have these rows after
+    transpose: bool = False
 
 
 def run(
@@ -37,12 +39,18 @@ def run(
     """Rechunk an array each way; see `backhaul.bench.cases.run`."""
     chosen = [
         cases.Case(
-            method,
+            f"{method}, {chunks}",
             "benches.python.rechunk_job:Rechunk",
-            {"method": method, "size": options.size, "chunks": options.chunks},
-            label=f"rechunk-{method}",
+            {
+                "method": method,
+                "size": options.size,
+                "chunks": chunks,
+                "transpose": options.transpose,
+            },
+            label=f"rechunk-{method}, {chunks}",
         )
         for method in options.methods
+        for chunks in options.chunks
     ]
     return cases.run(
         "backhaul.benches.rechunk/1",

@@ -1,4 +1,4 @@
-"""The job of ``rechunk``: from chunks of rows to chunks of columns."""
+"""The job of ``rechunk``: from chunks of rows to chunks of columns, or transposed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ class Rechunk(Job):
         Rows and columns of the array of float64.
     chunks : int
         Rows of a chunk before, columns of one after.
+    transpose : bool
+        Whether the array is transposed, so that a chunk has these rows after.
     seed : int
         First element; differs between repetitions.
     """
 
-    def __init__(self, *, method: str, size: int, chunks: int, seed: int) -> None:
+    def __init__(
+        self, *, method: str, size: int, chunks: int, transpose: bool = False, seed: int
+    ) -> None:
         super().__init__()
         self._method = method
         self._size = size
         self._chunks = chunks
+        self._transpose = transpose
         self._seed = seed
 
     @property
@@ -57,14 +62,18 @@ class Rechunk(Job):
         wait(self._array)
 
     def run(self, client: Client) -> None:
-        self.result = self._array.rechunk((-1, self._chunks), method=self._method).persist()
+        array, chunks = self._array, (-1, self._chunks)
+        if self._transpose:
+            array, chunks = array.T, chunks[::-1]
+        self.result = array.rechunk(chunks, method=self._method).persist()
         wait(self.result)
 
     def check(self, client: Client) -> None:
         columns = -(-self._size // self._chunks)
-        if self.result.numblocks != (1, columns):
+        result = self.result.T if self._transpose else self.result
+        if result.numblocks != (1, columns):
             raise ValueError(f"wrong result: {self.result.numblocks} chunks")
-        wrong = self.result.map_blocks(
+        wrong = result.map_blocks(
             count_wrong,
             chunks=((1,), (1,) * columns),
             dtype=np.int64,

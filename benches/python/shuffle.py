@@ -1,4 +1,4 @@
-"""``shuffle``: bring equal keys of a dataframe together, every partition to all.
+"""``shuffle``: bring equal keys of a dataframe together, or sort it, every partition to all.
 
 The rows stay the same, whatever the number of partitions that they are cut into.
 """
@@ -31,6 +31,10 @@ class Options(ExchangeOptions):
     rows_per_worker: int = 2_000_000
     #: Columns of 8 bytes beside the key
     columns: int = 4
+    #: Some of `benches.python.shuffle_job.OPERATIONS`
+    operations: Sequence[str] = ("shuffle",)
+    #: Whether there is a column of text
+    text: bool = False
 
 
 def run(
@@ -39,16 +43,19 @@ def run(
     """Run the shuffle each way, with every number of chunks; see `backhaul.bench.cases.run`."""
     chosen = [
         cases.Case(
-            f"{method}, {chunks}",
+            f"{operation} {method}, {chunks}".removeprefix("shuffle "),
             "benches.python.shuffle_job:Shuffle",
             {
                 "method": method,
                 "partitions": chunks * options.workers,
                 "rows": max(1, options.rows_per_worker // chunks),
                 "columns": options.columns,
+                "operation": operation,
+                "text": options.text,
             },
-            label=f"shuffle-{method}, {chunks}",
+            label=f"{operation}-{method}, {chunks}",
         )
+        for operation in options.operations
         for method in options.methods
         for chunks in options.chunks
     ]

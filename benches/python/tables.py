@@ -33,9 +33,12 @@ def merge_tables(report: Report[Any, Any]) -> Group:
         f"left.merge(right), {options.shuffle} shuffle, {options.rows_per_worker} rows of "
         "16 bytes for each worker on either side",
         "chunks\na worker",
-        "Both dataframes are in files before, the result in memory after."
-        if options.parquet
-        else "Both dataframes are in memory before, the result after.",
+        (
+            "Both dataframes are in files before, the result in memory after."
+            if options.parquet
+            else "Both dataframes are in memory before, the result after."
+        )
+        + " pandas joins, as the types of the keys differ." * options.pandas,
     )
 
 
@@ -44,8 +47,8 @@ def shuffle_tables(report: Report[Any, Any]) -> Group:
     options = report.options
     return cases_tables(
         report,
-        f"frame.shuffle(key), {options.rows_per_worker} rows of {8 * (1 + options.columns)} bytes "
-        "for each worker",
+        f"{', '.join(options.operations)} by key, {options.rows_per_worker} rows of "
+        f"{8 * (1 + options.columns)} bytes{' and a text' * options.text} for each worker",
         "method,\nchunks\na worker",
         "The dataframe is in memory before, the result after.",
     )
@@ -71,11 +74,12 @@ def out_of_core_tables(report: Report[Any, Any]) -> Group:
 def rechunk_tables(report: Report[Any, Any]) -> Group:
     """Lay out a report of ``rechunk``."""
     options = report.options
+    after = "transposed rows" if options.transpose else "columns"
     return cases_tables(
         report,
         f"rechunk of {options.size} × {options.size} float64 ({format_bytes(8 * options.size**2)})"
-        f", from {options.chunks} rows to {options.chunks} columns",
-        "method",
+        f", from chunks of rows to chunks of {after}",
+        "method,\nrows\na chunk",
         "The array is in memory before, the result after.",
     )
 

@@ -12,6 +12,7 @@ from distributed import Client
 from backhaul.bench.jobs import Job, make_job
 from benches.python import out_of_core
 from benches.python.__main__ import main
+from benches.python.shuffle_job import OPERATIONS
 
 if TYPE_CHECKING:
     from tests.benches.conftest import RunJson
@@ -21,11 +22,19 @@ RECHUNK = "benches.python.rechunk_job:Rechunk"
 SHUFFLE = "benches.python.shuffle_job:Shuffle"
 GRIDS = "benches.python.out_of_core_job"
 BROADCAST = "benches.python.broadcast_job:Broadcast"
+MERGE = "benches.python.merge_job:Merge"
+_DATA = {"method": "p2p", "partitions": 3, "rows": 50, "columns": 2}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "rechunk by p2p": (RECHUNK, {"method": "p2p", "size": 50, "chunks": 20}),
+    "transpose": (RECHUNK, {"method": "p2p", "size": 50, "chunks": 20, "transpose": True}),
     "rechunk by tasks": (RECHUNK, {"method": "tasks", "size": 50, "chunks": 20}),
-    "shuffle by p2p": (SHUFFLE, {"method": "p2p", "partitions": 3, "rows": 50, "columns": 2}),
+    "shuffle by p2p": (SHUFFLE, _DATA),
     "shuffle by tasks": (SHUFFLE, {"method": "tasks", "partitions": 3, "rows": 50, "columns": 1}),
+    **{
+        operation: (SHUFFLE, {"operation": operation, "text": True, **_DATA})
+        for operation in OPERATIONS
+    },
+    "merge by pandas": (MERGE, {"shuffle": "p2p", "pandas": True, "partitions": 3, "rows": 50}),
     "scatter": (BROADCAST, {"way": "scatter", "nbytes": 1_000_000}),
     "replicate": (BROADCAST, {"way": "replicate", "nbytes": 1_000_000}),
     "fetch": (BROADCAST, {"way": "fetch", "nbytes": 1_000_000}),
@@ -104,6 +113,14 @@ def test_a_dataframe_that_was_not_shuffled_is_found(client: Client) -> None:
         job.check(client)
 
 
+def test_a_dataframe_in_another_order_is_found(client: Client) -> None:
+    job = prepared("sort_values", client)
+    job.run(client)
+    job.result = job.result.map_partitions(lambda part: part[::-1])
+    with pytest.raises(ValueError, match="another order"):
+        job.check(client)
+
+
 def test_an_array_that_one_worker_lacks_is_found(client: Client) -> None:
     with pytest.raises(ValueError, match="1 of 2 have it"):
         prepared("replicate", client).check(client)
@@ -143,7 +160,7 @@ def test_an_array_is_rechunked_both_ways(run_json: RunJson) -> None:
         *("--protocol", "backhaul"),
     )
     assert report["schema"] == "backhaul.benches.rechunk/1"
-    check_rows(report, [("p2p", "backhaul"), ("tasks", "backhaul")])
+    check_rows(report, [("p2p, 90", "backhaul"), ("tasks, 90", "backhaul")])
 
 
 def test_copies_of_an_array_are_counted(run_json: RunJson) -> None:
@@ -163,8 +180,10 @@ def test_copies_of_an_array_are_counted(run_json: RunJson) -> None:
     ("arguments", "message"),
     [
         (["shuffle", "--method", "disk"], "'disk' is not one of: p2p, tasks"),
+        (["shuffle", "--operation", "set"], "'set' is not one of: shuffle, set_index"),
         (["rechunk", "--method", ","], "name at least one"),
         (["rechunk", "--size", "0"], "0 is not in the range"),
+        (["rechunk", "--chunks", "0"], "0 is not above 0"),
         (["broadcast", "--way", "shout"], "'shout' is not one of: scatter, replicate, fetch"),
         (["broadcast", "--size", "4"], "4 is less than 8 bytes"),
         (["alloc", "--allocator", "magic"], "'magic' is not one of: stock, recycled"),

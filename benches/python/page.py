@@ -18,8 +18,11 @@ from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.tables import open_console, print_machine
 from backhaul.dask.observe.counters import Counts
 from backhaul.dask.observe.dashboard import PAGE, Page
+from backhaul.dask.observe.history_view import HistoryView
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
+from backhaul.dask.observe.matrix_view import MatrixView
+from backhaul.dask.observe.transfer_history import TransferHistory
 
 __all__ = ["main"]
 
@@ -52,13 +55,13 @@ async def _measure(workers: int, seconds: int) -> tuple[float, int]:
     traffic = _Traffic(workers)
     looks = 0
 
-    def look() -> Matrix:
+    def look(_by_host: bool) -> Matrix:
         nonlocal looks
         looks += 1
         return matrix_of(traffic.ledger, traffic.peers, float(traffic.rounds))
 
     def show(document: Document) -> None:
-        page = Page(look)
+        page = Page([MatrixView(look), HistoryView(traffic.history)])
         page.update()
         document.add_root(page.root)
         document.add_periodic_callback(page.update, 500)
@@ -93,6 +96,7 @@ class _Traffic:
             for n in range(workers)
         ]
         self.rounds = 0
+        self.history = TransferHistory()
         #: CPU time of the ledger
         self.cpu_s = 0.0
         self.move()
@@ -108,6 +112,8 @@ class _Traffic:
                 for other in self.peers
                 if other != peer
             ]
-            report = {"process": f"p{peer.name}", "totals": [], "flows": flows}
-            self.ledger.handle_report(peer.address, report, float(self.rounds))
+            totals = [["shm", [[_MESSAGE_BYTES, *counts]]]]
+            report = {"process": f"p{peer.name}", "totals": totals, "flows": flows}
+            gained = self.ledger.handle_report(peer.address, report, float(self.rounds))
+            self.history.note(gained, time.monotonic())
         self.cpu_s += time.thread_time() - began_s

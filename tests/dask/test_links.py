@@ -277,7 +277,7 @@ def test_the_page_says_what_to_expect_of_the_next_message(client: Client) -> Non
 def _expected(dask_scheduler: Any) -> dict[tuple[str, str], str]:
     account = account_of_scheduler(dask_scheduler)
     assert account is not None
-    matrix = dashboard._look(dask_scheduler, account.current(), account.links)
+    matrix = dashboard._look(dask_scheduler, account.current(), account.links, False)
     titles = matrix.titles
     return {(titles[cell.row], titles[cell.column]): cell.expected for cell in matrix.cells}
 

@@ -51,7 +51,10 @@ OURS = {
     "serialize/device_arrays.py": {"header"},
     "comm/device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made, and a cell of our matrix
-    "observe/dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
+    "observe/dashboard.py": {"cell", "doc", "page", "view"},
+    "observe/history_view.py": {"data", "plot", "self"},
+    "observe/matrix_view.py": {"grid", "hosts", "plot", "self"},
+    "observe/transfer_history.py": {"found", "kind", "rates"},
     "resource_pools/request_index.py": {"restrictions"},
     "resource_pools/declarations.py": {"counted", "found", "parts"},
     "comm/tls.py": {"_made", "_wanted"},
@@ -112,7 +115,7 @@ OURS = {
     "worker/memory.py": {"mapped", "stored"},
     # A result in our file, and buffers
     "worker/spill_file.py": {"found", "spilled", "left"},
-    "observe/matrix.py": {"by_name", "cell", "found", "total"},
+    "observe/matrix.py": {"by_name", "cell", "found", "receiver", "sender", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
     "client/futures.py": {"future", "known", "refcount", "state"},
     # An event that we made

@@ -22,6 +22,8 @@ from backhaul.dask.observe.counters import Counts
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
+from backhaul.dask.observe.matrix_view import LENT_COLOR, UNTIMED_COLOR, MatrixView
+from backhaul.dask.observe.transfer_history import INTERVALS, TransferHistory
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 pytest.importorskip("bokeh", reason="the page needs bokeh")
 
 MIB = 1 << 20
-WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": False}
+WORKER = ["-m", "dask", "worker", "--nthreads", "1", "--no-nanny"]
 
 #: Content of the page, cell by cell.
 CELLS = """(() => {
@@ -40,7 +43,8 @@ CELLS = """(() => {
     const data = source.data;
     return Array.from(data.receiver, (receiver, at) => ({
         receiver, sender: data.sender[at], lane: data.lane_text[at], lanes: data.lanes[at],
-        bytes: data.bytes[at], messages: data.messages[at], bandwidth: data.rate_text[at],
+        moved: data.moved[at], lent: data.lent[at], messages: data.messages[at],
+        bandwidth: data.rate_text[at],
         color: data.color[at], seconds: data.seconds[at], expected: data.expected[at],
     }));
 })()"""
@@ -58,6 +62,9 @@ FRAME = """(() => {
     const box = view.el.getBoundingClientRect(), frame = view.frame.bbox;
     return {x: box.x + frame.x, y: box.y + frame.y, width: frame.width, height: frame.height};
 })()"""
+
+#: Columns of the history.
+HISTORY = 'Bokeh.documents[0].get_model_by_name("backhaul-history").data'
 
 #: Addresses in the order of the rows.
 ORDER = """(() => {
@@ -131,23 +138,27 @@ async def test_the_page_shows_transfers_by_sender_and_receiver_and_is_updated(
         await browser.until(
             f"{CELLS}.length == 2"
             f" && {CELLS}.some((cell) => cell.receiver == '{b}' && cell.sender == '{a}'"
-            " && cell.bytes.endsWith('MB'))"
+            " && cell.lent.endsWith('MB'))"
         )
         cells = {(cell["receiver"], cell["sender"]): cell for cell in await browser.evaluate(CELLS)}
         assert set(cells) == {(a, b), (b, a)}
         cell = cells[b, a]
         assert (cell["lane"], cell["lanes"]) == ("shm", "shm")
-        assert cell["bytes"] == "8.39 MB"
-        assert cell["bandwidth"].endswith("B/s")
+        assert (cell["lent"], cell["bandwidth"], cell["color"]) == ("8.39 MB", "lent", LENT_COLOR)
+        assert cell["moved"].endswith(" B"), "headers alone"
         # A cell with requests alone is too short to be timed.
-        assert (cells[a, b]["bandwidth"], cells[a, b]["color"]) == ("–", dashboard.UNTIMED_COLOR)
-        assert cell["color"] != dashboard.UNTIMED_COLOR
+        assert (cells[a, b]["bandwidth"], cells[a, b]["color"]) == ("–", UNTIMED_COLOR)
         assert cell["expected"].endswith("lent, from 1 message of this pair")
         assert cells[a, b]["expected"].endswith("lent, from 1 message of these hosts")
+
+        # The last minutes, with lent bytes apart
+        await browser.until(f"({HISTORY})['shm lent to'].some((rate) => rate > 0)")
+        assert await browser.evaluate(f"({HISTORY}).ago.length") == INTERVALS
 
         # A worker that comes, over another lane, is shown too.
         worker = start(
             *WORKER,
+            *("--host", "127.0.0.2"),
             cluster.scheduler_address,
             env={"DASK_DISTRIBUTED__COMM__BACKHAUL__LANES": "tcp"},
         )
@@ -156,10 +167,10 @@ async def test_the_page_shows_transfers_by_sender_and_receiver_and_is_updated(
         await move(client, a, c)
         await browser.until(
             f"{CELLS}.some((cell) => cell.receiver == '{c}' && cell.lane == 'tcp' && "
-            "cell.bytes.endsWith('MB'))"
+            "cell.moved.endsWith('MB'))"
         )
         text = await browser.evaluate(TEXT)
-        for part in ("3 workers", "1–16MiB", "shm", "tcp", "bandwidth"):
+        for part in ("3 workers", "1–16MiB", "shm", "tcp", "rate", "host", "moved within"):
             assert part in " ".join(text.split())
 
         # Pointing at a cell says more. Senders go from left to right, receivers downwards.
@@ -172,6 +183,19 @@ async def test_the_page_shows_transfers_by_sender_and_receiver_and_is_updated(
         picture = tmp_path / "page.png"
         await browser.screenshot(picture)
         assert picture.stat().st_size > 20_000
+        # On a phone, wide parts scroll, and the page does not.
+        await browser.call("Emulation.setDeviceMetricsOverride", **PHONE)
+        await browser.until("document.documentElement.scrollWidth <= 390")
+        await browser.call("Emulation.clearDeviceMetricsOverride")
+
+        # The same by host, at the press of a button
+        group = 'Bokeh.documents[0].get_model_by_name("backhaul-group")'
+        await browser.evaluate(f"{group}.active = 1")
+        await browser.until(
+            f"{CELLS}.length > 0 && {CELLS}.every((cell) => cell.receiver.startsWith('127.0.0.'))"
+        )
+        await browser.evaluate(f"{group}.active = 0")
+        await browser.until(f"{CELLS}.some((cell) => cell.receiver == '{a}')")
         assert browser.complaints == []
         worker.kill()
         # A worker that left is shown no more.
@@ -183,7 +207,7 @@ async def test_the_page_shows_transfers_by_sender_and_receiver_and_is_updated(
 def test_a_look_that_costs_much_is_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, cpu_s, looks = 0.0, 0.0, 0
 
-    def look() -> Matrix:
+    def look(_by_host: bool) -> Matrix:
         nonlocal cpu_s, looks
         looks += 1
         cpu_s += 0.05
@@ -191,7 +215,7 @@ def test_a_look_that_costs_much_is_taken_less_often(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(dashboard, "monotonic", lambda: now_s)
     monkeypatch.setattr(dashboard, "thread_time", lambda: cpu_s)
-    page = dashboard.Page(look)
+    page = dashboard.Page([MatrixView(look)])
     # With what Bokeh writes afterwards it is 70 ms at least, which is the CPU time of 14 s.
     for second in range(15):
         now_s = float(second)
@@ -208,7 +232,7 @@ def test_the_time_of_bokehs_writes_is_counted_with_a_look() -> None:
 
     ledger = Ledger(links_max=10_000)
     peers = [Peer(f"b://{worker}", "10.0.0.1", str(worker)) for worker in range(64)]
-    page = dashboard.Page(lambda: matrix_of(ledger, peers, 1.0))
+    page = MatrixView(lambda _by_host: matrix_of(ledger, peers, 1.0))
     document = Document()
     document.add_root(page.root)
     messages: list[Any] = []
@@ -238,7 +262,7 @@ def test_cells_say_names_and_addresses() -> None:
     for number, peer in enumerate(peers):
         report = {"process": f"p{number}", "totals": [], "flows": [] if number else flows}
         ledger.handle_report(peer.address, report, 1.0)
-    page = dashboard.Page(lambda: matrix_of(ledger, peers, 1.0))
+    page = MatrixView(lambda _by_host: matrix_of(ledger, peers, 1.0))
     page.update()
     assert page.source.data["receiver_name"] == ["ada, backhaul://10.0.0.1:1"]
     assert page.source.data["sender_name"] == ["b://2"]
@@ -256,7 +280,7 @@ def test_every_cell_of_a_small_and_of_a_large_cluster_can_be_read(number: int) -
         ]
         report = {"process": f"p{peer.name}", "totals": [], "flows": flows}
         ledger.handle_report(peer.address, report, 1.0)
-    page = dashboard.Page(lambda: matrix_of(ledger, peers, 1.0))
+    page = MatrixView(lambda _by_host: matrix_of(ledger, peers, 1.0))
     page.update()
     assert len(page.source.data["x"]) == number * (number - 1)
     figure = page.figure
@@ -296,7 +320,9 @@ def test_without_bokeh_there_is_no_page_and_the_log_says_so(
     monkeypatch.delitem(sys.modules, "distributed.dashboard.scheduler", raising=False)
     scheduler: Any = object()
     with caplog.at_level(logging.INFO, logger="backhaul.dask.observe.dashboard"):
-        assert not dashboard.install(scheduler, lambda: Ledger(links_max=1), LinkAccount(1))
+        assert not dashboard.install(
+            scheduler, lambda: Ledger(links_max=1), LinkAccount(1), TransferHistory()
+        )
     assert "bokeh is missing" in caplog.text
 
 

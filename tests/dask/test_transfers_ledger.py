@@ -10,8 +10,17 @@ import pytest
 
 from backhaul._native import process_token
 from backhaul.dask.observe.counters import OTHERS, SIZE_CLASSES, Counts, Flow, Reporter, Sizes
-from backhaul.dask.observe.ledger import Ledger, Row, bandwidth_bytes_per_s
-from backhaul.dask.observe.matrix import Matrix, Peer, amount, duration, matrix_of, size_rows
+from backhaul.dask.observe.ledger import Ledger, Row, moved_bytes_per_s
+from backhaul.dask.observe.matrix import (
+    Matrix,
+    Peer,
+    amount,
+    duration,
+    host_rows,
+    matrix_of,
+    size_rows,
+)
+from backhaul.dask.observe.transfer_history import INTERVAL_S, INTERVALS, TransferHistory
 
 MIB = 1 << 20
 
@@ -97,12 +106,51 @@ def test_a_bandwidth_is_bytes_over_seconds_however_many_transfers_a_heartbeat_br
         ledger.handle_report("w0", report("p0", [["p1", "tcp", sizes]]), float(heartbeat))
         (_, _, link) = next(ledger.links())
         # Small messages, which are not timed, add nothing to it.
-        assert bandwidth_bytes_per_s(link.sizes) == pytest.approx(1e9)
+        assert moved_bytes_per_s(link.sizes) == pytest.approx(1e9)
+
+
+def test_lent_bytes_have_no_rate_and_do_not_raise_that_of_others() -> None:
+    lent = Counts(4, 4 * MIB, 4 * MIB - 500, 0.001)
+    assert math.isinf(moved_bytes_per_s({MIB: lent}))
+    assert amount(moved_bytes_per_s({MIB: lent}), "B/s") == "lent"
+    mixed = lent.plus(Counts(4, 4 * MIB, 0, 0.039))
+    assert moved_bytes_per_s({MIB: mixed}) == pytest.approx(100 * MIB, rel=1e-3)
+
+
+def test_the_history_has_what_came_since_a_report_by_interval_and_lane() -> None:
+    ledger, history = Ledger(links_max=10), TransferHistory()
+
+    def told(shm: int, tcp: int, now_s: float) -> None:
+        lanes = {"shm": Counts(shm, shm * MIB, shm * MIB, 0.0), "tcp": Counts(tcp, tcp * MIB, 0, 1)}
+        totals = [[lane, [[MIB, *counts]]] for lane, counts in lanes.items() if counts.messages]
+        gained = ledger.handle_report("w0", {"process": "p0", "totals": totals, "flows": []}, now_s)
+        history.note(gained, now_s)
+
+    # A process may have received its first messages long ago, from another scheduler.
+    told(90, 90, 0.0)
+    told(91, 92, 1.0)
+    told(91, 95, INTERVAL_S + 1.0)
+    number, rates = history.rates(INTERVAL_S + 2.0)
+    assert number == 1
+    assert {part: each[-1] * INTERVAL_S / MIB for part, each in rates.items()} == {
+        ("shm", True): 1,
+        ("tcp", False): 2,
+    }
+    _, rates = history.rates(2 * INTERVAL_S)
+    assert [rate * INTERVAL_S / MIB for rate in rates["tcp", False][-2:]] == [2, 3]
+    assert rates["shm", True][-2:] == [MIB / INTERVAL_S, 0]
+    assert {len(each) for each in rates.values()} == {INTERVALS}
+    # Ten minutes later it is gone, and what is kept has a bound.
+    assert history.rates((INTERVALS + 1.0) * INTERVAL_S)[1].keys() == {("tcp", False)}
+    assert history.rates((INTERVALS + 2.0) * INTERVAL_S)[1] == {}
+    for at in range(3 * INTERVALS):
+        told(91, 96 + at, at * INTERVAL_S + 10.0)
+    assert len(history._intervals) == INTERVALS + 1
 
 
 def test_the_bandwidth_of_untimed_messages_is_no_number() -> None:
-    assert math.isnan(bandwidth_bytes_per_s({0: Counts(5, 500, 0, 0.0)}))
-    assert math.isnan(bandwidth_bytes_per_s({}))
+    assert math.isnan(moved_bytes_per_s({0: Counts(5, 500, 0, 0.0)}))
+    assert math.isnan(moved_bytes_per_s({}))
 
 
 def test_transfers_of_a_worker_that_left_stay() -> None:
@@ -295,6 +343,18 @@ def test_more_workers_than_can_be_shown_are_summed_up_by_host() -> None:
     between = next(cell for cell in matrix.cells if (cell.row, cell.column) == (0, 2))
     assert (between.counts.messages, list(between.lanes)) == (16, ["tcp"])
     assert sum(counts.messages for _, _, counts, _ in size_rows(matrix)) == 12 * 11
+
+
+def test_sums_by_host_tell_what_comes_from_others_and_what_stays() -> None:
+    rows = {row.host: row for row in host_rows(matrix_for(12, 4))}
+    assert set(rows) == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
+    row = rows["10.0.0.1"]
+    assert row.workers == 4
+    assert (row.within.messages, row.received.messages, row.sent.messages) == (12, 32, 32)
+    assert row.nbytes == 76 * MIB
+    by_host = {row.host: row for row in host_rows(matrix_for(12, 4, workers_max=0))}
+    assert by_host["10.0.0.1"].received == pytest.approx(row.received)
+    assert by_host["10.0.0.1"].workers == 4
 
 
 def test_workers_that_have_said_nothing_are_shown() -> None:

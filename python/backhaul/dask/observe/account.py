@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from time import time
+from time import monotonic, time
 from typing import Any
 
 from distributed import Scheduler
@@ -19,6 +19,7 @@ from backhaul.dask.observe.heartbeat import METRIC
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.observe.spill_history import SpillHistory
+from backhaul.dask.observe.transfer_history import TransferHistory
 
 __all__ = ["Account", "account_of", "install"]
 
@@ -38,7 +39,7 @@ def install(scheduler: Scheduler) -> None:
         return
     prometheus.install()
     try:
-        dashboard.install(scheduler, account.current, account.links)
+        dashboard.install(scheduler, account.current, account.links, account.history)
     except Exception:
         # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
         logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)
@@ -68,6 +69,8 @@ class Account:
         self.links = LinkAccount(links_max)
         #: Spilled bytes by time
         self.spills = SpillHistory()
+        #: Bytes that the workers received lately, by lane
+        self.history = TransferHistory()
         #: Called with the address of a worker that has reported links, and with the report
         self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
@@ -101,7 +104,7 @@ class Account:
 
     def _note(self, address: str, report: Any) -> None:
         try:
-            self._ledger.handle_report(address, report, time())
+            self.history.note(self._ledger.handle_report(address, report, time()), monotonic())
             self.links.handle_report(address, self._scheduler.workers[address].host, report)
             for told in self.listeners:
                 told(address, report)

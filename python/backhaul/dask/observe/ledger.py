@@ -15,10 +15,12 @@ from typing import TypeAlias
 
 from backhaul.dask.observe.counters import OTHERS, Counts, Report, Sizes, add_sizes, timed_bytes_min
 
-__all__ = ["Ledger", "Link", "Row", "bandwidth_bytes_per_s"]
+__all__ = ["LENT_SHARE", "Ledger", "Link", "Row", "moved_bytes_per_s"]
 
 #: Time over which `Link.recent_bytes_per_s` averages, in seconds.
 RECENT_S = 10.0
+#: Messages are lent if this share of their timed bytes is: the rest are headers.
+LENT_SHARE = 0.99
 
 _LinkKey: TypeAlias = tuple[str, str, str]
 
@@ -140,8 +142,8 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._links)
 
-    def handle_report(self, address: str, report: Report, now_s: float) -> None:
-        """Take note of what a worker, or the scheduler, says.
+    def handle_report(self, address: str, report: Report, now_s: float) -> dict[str, Counts]:
+        """Note the totals that a worker or the scheduler reports.
 
         Parameters
         ----------
@@ -152,15 +154,28 @@ class Ledger:
         now_s : float
             Seconds since the epoch.
 
+        Returns
+        -------
+        dict of str to Counts
+            Messages since the last report of the process, by lane; empty for its first report,
+            because the process may have received them long ago.
+
         Raises
         ------
         KeyError, TypeError, ValueError
             If it is no report. The part before the fault is recorded.
         """
         receiver = str(report["process"])
+        is_first = receiver not in self._processes
         process = self._enter(address, receiver, now_s)
         totals = {str(lane): _read_sizes(sizes) for lane, sizes in report["totals"]}
+        gained: dict[str, Counts] = {}
         if totals != process.totals:
+            if not is_first:
+                gained = {
+                    lane: _total(sizes).less(_total(process.totals.get(lane, {})))
+                    for lane, sizes in totals.items()
+                }
             process.totals = totals
             process.last_s = now_s
         for sender, pid, host, lane, listed in report["flows"]:
@@ -173,6 +188,7 @@ class Ledger:
                 name = f"process {int(pid)} on {host}"
                 link = self._links[key] = Link(*key, name, first_s=now_s, last_s=now_s)
             link.update(sizes, now_s)
+        return gained
 
     def leave(self, address: str) -> None:
         """Take note that a worker is gone."""
@@ -285,13 +301,15 @@ class Ledger:
         return len(self._links) < self.links_max
 
 
-def bandwidth_bytes_per_s(sizes: Sizes) -> float:
-    """Return the rate of a link while it is busy, in bytes per second; not a number if unknown.
+def moved_bytes_per_s(sizes: Sizes) -> float:
+    """Return the rate of the bytes that moved while the link was busy, in bytes per second.
 
-    Of messages that are timed only: the others would add bytes, but no seconds.
+    Infinite if all timed messages were lent, and not a number if none was timed.
     """
-    timed = _total({b: counts for b, counts in sizes.items() if b >= timed_bytes_min})
-    return timed.nbytes / timed.seconds if timed.seconds > 0 else math.nan
+    timed = _total({least: counts for least, counts in sizes.items() if least >= timed_bytes_min})
+    if timed.nbytes and timed.lent_bytes >= LENT_SHARE * timed.nbytes:
+        return math.inf
+    return (timed.nbytes - timed.lent_bytes) / timed.seconds if timed.seconds > 0 else math.nan
 
 
 def _rows(

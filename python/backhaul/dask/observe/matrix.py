@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from backhaul.dask.observe.counters import SIZE_CLASSES, Counts, Sizes, add_sizes
-from backhaul.dask.observe.ledger import Ledger, bandwidth_bytes_per_s
+from backhaul.dask.observe.ledger import Ledger, moved_bytes_per_s
 
-__all__ = ["Cell", "Matrix", "Peer", "amount", "duration", "matrix_of", "size_rows"]
+__all__ = [
+    "Cell",
+    "HostRow",
+    "Matrix",
+    "Peer",
+    "amount",
+    "duration",
+    "host_rows",
+    "matrix_of",
+    "size_rows",
+]
 
 #: More workers than this are summed up by host.
 WORKERS_MAX = 64
@@ -30,6 +41,7 @@ _UNITS_OF_TIME = (
     (36_000, 1 / 60, "min"),
     (math.inf, 1 / 3600, "h"),
 )
+_NOTHING = Counts(0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +99,8 @@ class Cell:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """Bytes over busy seconds, of what is timed; not a number if nothing is."""
-        return bandwidth_bytes_per_s(self.sizes)
+        """Rate of what moved while the link was busy, as `moved_bytes_per_s` returns it."""
+        return moved_bytes_per_s(self.sizes)
 
     @property
     def lane(self) -> str:
@@ -116,6 +128,10 @@ class Matrix:
         Rows and columns are hosts.
     left_out : int
         Hosts for which there was no room.
+    hosts : list of str
+        Host of each row and column.
+    workers : dict of str to int
+        Number of workers of each host.
     """
 
     labels: list[str]
@@ -124,6 +140,8 @@ class Matrix:
     cells: list[Cell]
     by_host: bool
     left_out: int
+    hosts: list[str]
+    workers: dict[str, int]
 
     def lanes(self) -> dict[str, Sizes]:
         """Sum up all cells, by lane."""
@@ -166,7 +184,7 @@ def matrix_of(
             busiest = sorted(titles, key=lambda host: -_bytes_of(found, host))[:HOSTS_MAX]
             left_out = len(titles) - HOSTS_MAX
             titles = sorted(busiest, key=_natural)
-        labels, bounds = titles, []
+        labels, bounds, hosts = titles, [], titles
     else:
         order = sorted(
             by_name.values(), key=lambda held: (_natural(held[0].host), _natural(held[0].name))
@@ -182,7 +200,52 @@ def matrix_of(
             cell.row, cell.column = numbers[receiver], numbers[sender]
             cells.append(cell)
     cells.sort(key=lambda cell: (cell.row, cell.column))
-    return Matrix(labels, titles, bounds, cells, by_host, left_out)
+    workers = Counter(peer.host for peer in peers)
+    return Matrix(labels, titles, bounds, cells, by_host, left_out, hosts, workers)
+
+
+@dataclass(slots=True)
+class HostRow:
+    """Sums over the workers of one host.
+
+    Parameters
+    ----------
+    host : str
+        The host.
+    workers : int
+        Number of its workers.
+    received, sent, within : Counts
+        Messages from other hosts, to other hosts, and between workers of the host.
+    recent_bytes_per_s : float
+        Recent rate of what its workers receive, in bytes per second of the wall clock.
+    """
+
+    host: str
+    workers: int
+    received: Counts = _NOTHING
+    sent: Counts = _NOTHING
+    within: Counts = _NOTHING
+    recent_bytes_per_s: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all messages from or to the host."""
+        return self.received.nbytes + self.sent.nbytes + self.within.nbytes
+
+
+def host_rows(matrix: Matrix) -> list[HostRow]:
+    """Sum up a matrix by host, those of most bytes first."""
+    rows = {host: HostRow(host, matrix.workers.get(host, 0)) for host in matrix.hosts}
+    for cell in matrix.cells:
+        receiver, sender = rows[matrix.hosts[cell.row]], rows[matrix.hosts[cell.column]]
+        counts = cell.counts
+        if receiver is sender:
+            receiver.within = receiver.within.plus(counts)
+        else:
+            receiver.received = receiver.received.plus(counts)
+            sender.sent = sender.sent.plus(counts)
+        receiver.recent_bytes_per_s += cell.recent_bytes_per_s
+    return sorted(rows.values(), key=lambda row: -row.nbytes)
 
 
 def amount(number: float, unit: str) -> str:
@@ -190,11 +253,15 @@ def amount(number: float, unit: str) -> str:
 
     Examples
     --------
-    >>> amount(1234567, "B"), amount(2.5e10, "B/s"), amount(float("nan"), "B/s")
+    >>> amount(1234567, "B"), amount(2.5e10, "B/s"), amount(math.nan, "B/s")
     ('1.23 MB', '25.0 GB/s', '–')
+    >>> amount(math.inf, "B/s")
+    'lent'
     """
     if math.isnan(number):
         return "–"
+    if math.isinf(number):
+        return "lent"
     for prefix in ("", "k", "M", "G", "T"):
         if number < 999.5 or prefix == "T":
             break
@@ -245,7 +312,7 @@ def _bytes_of(found: dict[tuple[str, str], Cell], host: str) -> int:
 
 
 def _sum(sizes: Sizes) -> Counts:
-    total = Counts(0, 0, 0, 0.0)
+    total = _NOTHING
     for counts in sizes.values():
         total = total.plus(counts)
     return total
@@ -257,10 +324,10 @@ def size_rows(matrix: Matrix) -> list[tuple[str, str, Counts, float]]:
     Returns
     -------
     list of tuple
-        Lane, name of the class, what came, and its bandwidth in bytes per second.
+        Lane, name of the class, counts, and the rate as `moved_bytes_per_s` returns it.
     """
     return [
-        (lane, SIZE_CLASSES[bytes_min], counts, bandwidth_bytes_per_s({bytes_min: counts}))
+        (lane, SIZE_CLASSES[bytes_min], counts, moved_bytes_per_s({bytes_min: counts}))
         for lane, sizes in matrix.lanes().items()
         for bytes_min, counts in sorted(sizes.items())
     ]

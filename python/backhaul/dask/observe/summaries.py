@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from distributed import Scheduler
 
 from backhaul.dask.observe.account import account_of
+from backhaul.dask.observe.ledger import LENT_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,6 @@ Processes: TypeAlias = Mapping[str, tuple[str, list[str]]]
 _NAMES_MAX: Final = 4
 #: Most rows that the representation of a frame has
 _ROWS_MAX: Final = 20
-#: A link lends if this share of its timed bytes is lent: the rest are headers
-_LENT_SHARE: Final = 0.99
 #: Names that the ledger gives to processes without workers
 _UNNAMED: Final = re.compile(r"(?:a )?(?P<process>process(?: \d+)?) on (?P<host>.+)")
 _NONE: Final = "–"
@@ -71,7 +70,7 @@ def transfer_table(frame: pd.DataFrame, processes: Processes) -> pd.DataFrame:
         nbytes, lent, seconds = (
             float(timed[column].sum()) for column in ("bytes", "lent_bytes", "seconds")
         )
-        if nbytes and lent >= _LENT_SHARE * nbytes:
+        if nbytes and lent >= LENT_SHARE * nbytes:
             rate = "lent"
         else:
             rate = f"{(nbytes - lent) / seconds / 1e9:.2f}" if seconds else _NONE

@@ -55,7 +55,11 @@ def in_turn(
 
 
 def run_child(
-    what: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+    what: str,
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> Any:
     """Run a measured process, and read what it prints as JSON.
 
@@ -69,6 +73,8 @@ def run_child(
         Its arguments.
     environment : mapping of str to str, optional
         Variables to add to those of this process.
+    timeout_s : float
+        How long it may take.
 
     Raises
     ------
@@ -82,11 +88,11 @@ def run_child(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=True,
         )
     except subprocess.TimeoutExpired:
-        raise BenchmarkFailed(f"{what} took more than {_TIMEOUT_S:.0f} s") from None
+        raise BenchmarkFailed(f"{what} took more than {timeout_s:.0f} s") from None
     except subprocess.CalledProcessError as error:
         said = "\n".join(error.stderr.strip().splitlines()[-6:])
         raise BenchmarkFailed(f"{what} ended with {error.returncode}:\n{said}") from None

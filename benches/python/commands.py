@@ -219,6 +219,46 @@ def out_of_core(**chosen: Any) -> None:
     run_benchmark(job, tables.out_of_core_tables, chosen)
 
 
+@click.command()
+@click.option(
+    "--query",
+    "queries",
+    type=NumbersType(whole=True),
+    default=",".join(map(str, range(1, 23))),
+    help="Comma-separated: numbers of queries.  [default: all 22]",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Of the tables: 1 is a gigabyte of text.",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Files of each of the large tables.",
+)
+@click.option("--memory-limit", default="0", show_default=True, help="Of each worker; 0 for none.")
+@_exchange
+@cluster_options(repetitions=3)
+@profile_options
+def tpch(**chosen: Any) -> None:
+    """Run the queries of TPC-H on dask.dataframe, from files to the answer.
+
+    Needs `pip install tpchgen-cli duckdb`, which make the tables and the answers to compare with.
+    Where Polars is installed, it runs the SQL of the queries.
+
+    Exits with 1 if an answer is wrong. Needs the extra `dask`.
+    """
+    from benches.python.tpch import bench as job
+
+    named(chosen, "queries", "--query")
+    run_benchmark(job, tables.tpch_tables, chosen)
+
+
 @click.command("whole-jobs")
 @cluster_options(repetitions=5)
 @profile_options
@@ -330,4 +370,4 @@ def start(**chosen: Any) -> None:
 
 
 #: All of them
-COMMANDS = (merge, shuffle, rechunk, out_of_core, whole_jobs, broadcast, alloc, start)
+COMMANDS = (merge, shuffle, rechunk, out_of_core, tpch, whole_jobs, broadcast, alloc, start)

@@ -9,18 +9,15 @@ Where Polars is installed, it joins the same rows in one process with as many th
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from backhaul.bench import cases
-from backhaul.bench.dask_cluster import ROLES
 from backhaul.bench.interleaved import Measured
 from backhaul.bench.profiles import Profiler
 from backhaul.bench.report import Report
-from backhaul.bench.summary import spread
-from benches.python.children import run_child
 from benches.python.exchange_options import ExchangeOptions
+from benches.python.polars_rows import has_polars, polars_row
 
 __all__ = ["Options", "run"]
 
@@ -62,11 +59,13 @@ def run(
         )
         for chunks in options.chunks
     ]
-    has_polars = importlib.util.find_spec("polars") is not None
 
     def rows_of(case: cases.Case, measured: Mapping[str, Sequence[Measured]]) -> list[cases.Row]:
         rows = cases.data_rows(case, measured)
-        return [*rows, _polars_row(rows[0], options)] if has_polars else rows
+        if not has_polars():
+            return rows
+        numbers = (case.parameters["partitions"], case.parameters["rows"], options.repetitions)
+        return [*rows, polars_row(rows[0], options, "benches.python.merge_polars", *numbers)]
 
     return cases.run(
         "backhaul.benches.merge/2",
@@ -75,35 +74,6 @@ def run(
         rows_of=rows_of,
         on_step=on_step,
         profiler=profiler,
-        versions_of=("pandas", "pyarrow", *(["polars"] if has_polars else [])),
+        versions_of=("pandas", "pyarrow", *(["polars"] if has_polars() else [])),
         turns=cases.Turns(memory_limit=options.memory_limit),
-    )
-
-
-def _polars_row(first: cases.Row, options: Options) -> cases.Row:
-    """Measure the join of one case by Polars; `first` is the row that it is compared with."""
-    parameters = first.parameters
-    numbers = (parameters["partitions"], parameters["rows"], options.repetitions)
-    found = run_child(
-        "polars",
-        "benches.python.merge_polars",
-        *map(str, numbers),
-        environment={"POLARS_MAX_THREADS": str(options.workers * options.threads)},
-    )
-    seconds, cpu_seconds, faults = (list(column) for column in zip(*found, strict=True))
-    wall, nothing = spread(seconds), spread([0.0])
-    none = dict.fromkeys(ROLES, nothing)
-    return replace(
-        first,
-        configuration="polars",
-        seconds=seconds,
-        seconds_median=wall.median,
-        seconds_min=wall.minimum,
-        seconds_max=wall.maximum,
-        input_bytes_per_s=first.input_bytes / wall.median,
-        ratio=first.seconds_median / wall.median,
-        cpu_seconds={**none, "workers": spread(cpu_seconds)},
-        context_switches=none,
-        page_faults={**none, "workers": spread(faults)},
-        facts=[],
     )

@@ -6,11 +6,13 @@ CPU seconds and page faults of each repetition, after one that does not count, a
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,9 @@ import polars
 
 from benches.python.merge_job import make_left, make_right, matching_rows
 
-__all__ = ["main"]
+__all__ = ["main", "measured"]
+
+T = TypeVar("T")
 
 
 def main(argv: list[str]) -> int:
@@ -41,18 +45,24 @@ def main(argv: list[str]) -> int:
             _frame([make(index, partitions=partitions, rows=rows, seed=seed) for index in numbers])
             for make in (make_left, make_right)
         )
-        before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        merged = left.join(right, on="key")
-        seconds = time.perf_counter() - start
-        after = resource.getrusage(resource.RUSAGE_SELF)
+        merged, used = measured(functools.partial(left.join, right, on="key"))
         pairs = merged["key"] + merged["left"] + merged["right"]
         if len(merged) != partitions * matching_rows(rows) or (pairs != 0).any():
             sys.stderr.write("wrong result\n")
             return 1
-        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append((seconds, cpu_seconds, after.ru_minflt - before.ru_minflt))
+        found.append(used)
     sys.stdout.write(json.dumps(found[1:]))
     return 0
+
+
+def measured(work: Callable[[], T]) -> tuple[T, tuple[float, float, int]]:
+    """Return a result, and the seconds, CPU seconds and page faults that it took."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    result = work()
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return result, (seconds, cpu_seconds, after.ru_minflt - before.ru_minflt)
 
 
 def _frame(partitions: Sequence[pd.DataFrame]) -> polars.DataFrame:

@@ -21,6 +21,7 @@ __all__ = [
     "rechunk_tables",
     "shuffle_tables",
     "start_tables",
+    "tpch_tables",
     "whole_jobs_tables",
 ]
 
@@ -57,6 +58,18 @@ def shuffle_tables(report: Report[Any, Any]) -> Group:
 def whole_jobs_tables(report: Report[Any, Any]) -> Group:
     """Lay out a report of ``whole-jobs``."""
     return cases_tables(report, "whole jobs", "job", "Inputs are in memory before.")
+
+
+def tpch_tables(report: Report[Any, Any]) -> Group:
+    """Lay out a report of ``tpch``."""
+    means = ", ".join(f"{name} {mean:.2f}" for name, mean in report.findings["mean_ratio"].items())
+    return cases_tables(
+        report,
+        f"TPC-H, scale {report.options.scale:g}",
+        "query",
+        "Tables are in Parquet files before, the answer is in the client after. Answers are equal "
+        f"to DuckDB's.\nGeometric means of times as fast: {means}.",
+    )
 
 
 def out_of_core_tables(report: Report[Any, Any]) -> Group:

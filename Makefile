@@ -19,8 +19,8 @@ PIP_HASHED := $(PIP_INSTALL) --require-hashes
 # What the extension is built from
 RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
 RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
-# What a wheel holds besides
-PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
+# What the wheels hold besides
+PYTHON_SOURCES := python/pyproject.toml $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
 
 # The newest Dask is tested on it; without, on the newest that is found here (tests/wheels/pythons.py)
 NEWEST_PYTHON ?=
@@ -250,25 +250,30 @@ chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks;
 
 # A minute after `make build`. Of the glibc of this machine, so not for others: those come of `make wheels`
 .PHONY: wheel
-wheel: build ## One wheel for this machine into dist/, for pip: a minute
-	rm -f dist/backhaul-*-linux_*.whl
+wheel: build ## Wheels of Backhaul, for this machine, and of its benchmarks into dist/, for pip: a minute
+	rm -f dist/backhaul-*-linux_*.whl dist/backhaul_bench-*.whl
 	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out dist $(call free_threaded,$(BIN)/python)
+	$(BIN)/python -m flit_core.wheel --outdir dist python
 	@echo "pip install '$$(ls dist/backhaul-*-linux_*.whl)[complete]'"
+	@echo "pip install --find-links dist 'backhaul[bench]'   # and then the benchmarks"
 
 # Two wheels for each processor, ten minutes for the first and some for the second on two CPUs, and
 # two for each Python that is found
 .PHONY: wheels
 wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
 	$(WHEELS_VENV)/bin/python -m tests.wheels.build --out dist $(if $(MUSL),--musl) $(TARGETS)
+	$(WHEELS_VENV)/bin/python -m flit_core.wheel --outdir dist python
 	$(WHEELS_VENV)/bin/python -m tests.wheels.check dist
 
 # The second part shows that it is all there, without a network but for what cargo has fetched
 .PHONY: sdist
-sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an offline build of it
+sdist: $(WHEELS_VENV)/.installed ## The source distributions into dist/, and an offline build of each
 	rm -f dist/*.tar.gz
 	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --out dist
+	cd python && ../$(WHEELS_VENV)/bin/python -c 'import flit_core.buildapi as b; b.build_sdist("../dist")'
 	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
-	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
+	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/backhaul-*.tar.gz
+	$(WHEELS_VENV)/bin/python -m pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir $(TARGET)/bench-wheel dist/backhaul_bench-*.tar.gz
 
 # The wheels take most of the time (RELEASING.md). STEPS='versions recipe image' runs some
 .PHONY: release-check
@@ -419,6 +424,8 @@ $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requ
 	rm -rf $(NEWEST_VENV)/wheel
 	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out $(NEWEST_VENV)/wheel $(call free_threaded,$(NEWEST_VENV)/bin/python)
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
+	$(BIN)/python -m flit_core.wheel --outdir $(NEWEST_VENV)/bench-wheel python
+	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/bench-wheel/*.whl
 	@touch $@
 
 $(DOCS_VENV)/.venv:

@@ -29,8 +29,8 @@ ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "requirements" / "hashed"
 #: Parts of other files, or of what is packed for a machine with a GPU: not installed alone
 PARTS: Final = frozenset({"common.txt", "complete.txt", "gpu.txt", "test.txt"})
-#: The oldest Python that the packages of a file support, where it is another one than 3.11
-OLDEST: Final = {"docs.txt": "3.11.5"}
+#: The oldest Python that is supported
+OLDEST: Final = "3.11"
 SOURCES: Final = [
     path for path in sorted((ROOT / "requirements").glob("*.txt")) if path.name not in PARTS
 ]
@@ -58,7 +58,7 @@ def wanted(filename: str) -> bool:
     )
 
 
-def _hashes(requirements: list[Requirement], oldest: str) -> dict[str, list[str]]:
+def _hashes(requirements: list[Requirement]) -> dict[str, list[str]]:
     """Ask the index for the hashes of the archives of each requirement.
 
     A requirement of a requirement that is not listed is a mistake, because pip refuses it.
@@ -67,7 +67,7 @@ def _hashes(requirements: list[Requirement], oldest: str) -> dict[str, list[str]
         listed = "".join(f"  {str(each)!r},\n" for each in requirements)
         project = Path(folder) / "pyproject.toml"
         project.write_text(
-            f'[project]\nname = "hashes"\nversion = "0"\nrequires-python = ">={oldest}"\n'
+            f'[project]\nname = "hashes"\nversion = "0"\nrequires-python = ">={OLDEST}"\n'
             f"dependencies = [\n{listed}]\n"
             "[tool.uv]\nenvironments = [\"sys_platform == 'linux'\"]\n"
         )
@@ -91,7 +91,7 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     for source in SOURCES:
         requirements = sorted(pinned(source), key=lambda each: canonicalize_name(each.name))
-        hashes = _hashes(requirements, OLDEST.get(source.name, "3.11"))
+        hashes = _hashes(requirements)
         listed = {f"{canonicalize_name(each.name)}{each.specifier}" for each in requirements}
         if missing := hashes.keys() - listed:
             print(f"{source.name} lacks {', '.join(sorted(missing))}", file=sys.stderr)

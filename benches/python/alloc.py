@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from backhaul import Arena, numpy_memory
-from backhaul.bench.contenders import RECYCLED_MEMORY
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.report import Report
-from backhaul.bench.summary import Spread, spread
+from backhaul._machine import Machine, installed_versions
+from backhaul_bench.contenders import RECYCLED_MEMORY
+from backhaul_bench.report import Report
+from backhaul_bench.summary import Spread, spread
 from benches.python.children import in_turn, run_child
 
 __all__ = [

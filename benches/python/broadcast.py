@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
-from backhaul.bench.dask_cluster import BenchmarkFailed, DaskCluster
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.pss import read_all
-from backhaul.bench.report import Report
-from backhaul.bench.summary import Spread, spread
+from backhaul_bench import cases
+from backhaul_bench.contenders import ClusterOptions
+from backhaul_bench.dask_cluster import BenchmarkFailed, DaskCluster
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.pss import read_all
+from backhaul_bench.report import Report
+from backhaul_bench.summary import Spread, spread
 
 __all__ = ["WAYS", "Options", "Row", "run"]
 
@@ -53,7 +53,7 @@ class Row(cases.Row):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, Row]:
-    """Bring an array to every worker each way; see `backhaul.bench.cases.run`.
+    """Bring an array to every worker each way; see `backhaul_bench.cases.run`.
 
     Raises
     ------

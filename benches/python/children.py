@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from backhaul.bench.dask_cluster import BenchmarkFailed
+from backhaul_bench.dask_cluster import BenchmarkFailed
 
 __all__ = ["in_turn", "run_child"]
 

@@ -17,10 +17,10 @@ import click
 from distributed.protocol import core
 from rich.table import Table
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.summary import Spread, spread
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
 from backhaul.dask.serialize import codec
+from backhaul_bench.summary import Spread, spread
 
 __all__ = ["Row", "main", "run"]
 

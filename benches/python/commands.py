@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backhaul.bench.command_options import (
+from backhaul_bench.command_options import (
     cluster_options,
     json_option,
     named,
@@ -14,7 +14,7 @@ from backhaul.bench.command_options import (
     run_benchmark,
     saturation,
 )
-from backhaul.bench.option_types import ListType, NumbersType, SizeType
+from backhaul_bench.option_types import ListType, NumbersType, SizeType
 from benches.python import tables
 
 __all__ = ["COMMANDS"]

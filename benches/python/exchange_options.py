@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backhaul.bench.contenders import ClusterOptions, Configuration
+from backhaul_bench.contenders import ClusterOptions, Configuration
 
 __all__ = ["ExchangeOptions"]
 

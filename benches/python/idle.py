@@ -10,9 +10,9 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.option_types import ListType
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
+from backhaul_bench.option_types import ListType
 from benches.python.children import run_child
 
 __all__ = ["main"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import backhaul
-from backhaul.bench.pss import read_memory
+from backhaul_bench.pss import read_memory
 from benches.python.certificates import make_files, tls_of
 
 _CONNECT_TIMEOUT_S = 60.0

@@ -11,9 +11,9 @@ import os
 import click
 from rich.table import Table
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.summary import spread
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
+from backhaul_bench.summary import spread
 from benches.python.children import in_turn, run_child
 
 __all__ = ["main"]

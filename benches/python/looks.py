@@ -26,10 +26,10 @@ from tornado.httpclient import HTTPRequest
 from tornado.ioloop import IOLoop
 from tornado.websocket import websocket_connect
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.option_types import ListType
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
 from backhaul.dask.scheduler.core import live_core
+from backhaul_bench.option_types import ListType
 
 __all__ = ["main"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import cases
-from backhaul.bench.interleaved import Measured
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul_bench import cases
+from backhaul_bench.interleaved import Measured
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 from benches.python.exchange_options import ExchangeOptions
 from benches.python.polars_rows import has_polars, polars_row
 
@@ -43,7 +43,7 @@ class Options(ExchangeOptions):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Run the join with every number of chunks; see `backhaul.bench.cases.run`."""
+    """Run the join with every number of chunks; see `backhaul_bench.cases.run`."""
     chosen = [
         cases.Case(
             str(chunks),

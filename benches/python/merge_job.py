@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, wait
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 
 __all__ = ["MATCHING", "Merge"]
 

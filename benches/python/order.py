@@ -18,8 +18,8 @@ from dask._task_spec import Task, TaskRef, convert_legacy_graph
 from dask.base import collections_to_expr
 from rich.table import Table
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
 from backhaul.dask.scheduler.order import order
 
 __all__ = ["main"]

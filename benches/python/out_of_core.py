@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dask.utils import parse_bytes
 
-from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul_bench import cases
+from backhaul_bench.contenders import ClusterOptions
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 
 __all__ = ["Options", "run"]
 
@@ -45,7 +45,7 @@ class Options(ClusterOptions):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Run the jobs; see `backhaul.bench.cases.run`."""
+    """Run the jobs; see `backhaul_bench.cases.run`."""
     return cases.run(
         "backhaul.benches.out-of-core/2",
         [_case(name, options) for name in options.jobs],
@@ -61,7 +61,7 @@ def run(
 def _case(name: str, options: Options) -> cases.Case:
     title, cls = _JOBS[name]
     if cls is None:
-        job = "backhaul.bench.memory_job:SpillTranspose"
+        job = "backhaul_bench.memory_job:SpillTranspose"
         parameters = {"size": options.size, "chunks": options.chunks, "scale": 1.0}
     else:
         job = f"{_MODULE}:{cls}"

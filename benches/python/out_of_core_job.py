@@ -12,7 +12,7 @@ from typing import Any, Final
 import dask.array as da
 from distributed import Client
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 
 __all__ = ["Anomaly", "QuadraticMeans", "Vorticity"]
 

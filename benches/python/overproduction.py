@@ -21,7 +21,7 @@ import numpy as np
 from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
 
 import dask
-from backhaul.bench.summary import Spread, spread
+from backhaul_bench.summary import Spread, spread
 
 __all__ = ["JOBS", "Options", "Row", "main", "run"]
 

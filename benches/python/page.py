@@ -14,8 +14,8 @@ import time
 import click
 from tornado.ioloop import IOLoop, PeriodicCallback
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
 from backhaul.dask.observe.counters import Counts
 from backhaul.dask.observe.dashboard import PAGE, Page
 from backhaul.dask.observe.history_view import HistoryView

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from backhaul import _native
-from backhaul.bench.placement.machines import hosts_machine
-from backhaul.bench.placement.simulation_job import SimulatedCluster
 from backhaul.dask.compat.names import Task
 from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE
+from backhaul_bench.placement.machines import hosts_machine
+from backhaul_bench.placement.simulation_job import SimulatedCluster
 
 __all__ = ["main"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
-from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
-from backhaul.bench.dask_cluster import ROLES
-from backhaul.bench.summary import spread
+from backhaul_bench import cases
+from backhaul_bench.contenders import ClusterOptions
+from backhaul_bench.dask_cluster import ROLES
+from backhaul_bench.summary import spread
 from benches.python.children import run_child
 
 __all__ = ["has_polars", "polars_row"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul_bench import cases
+from backhaul_bench.contenders import ClusterOptions
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 
 __all__ = ["METHODS", "Options", "run"]
 
@@ -36,7 +36,7 @@ class Options(ClusterOptions):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Rechunk an array each way; see `backhaul.bench.cases.run`."""
+    """Rechunk an array each way; see `backhaul_bench.cases.run`."""
     chosen = [
         cases.Case(
             f"{method}, {chunks}",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client, wait
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 
 __all__ = ["Rechunk"]
 

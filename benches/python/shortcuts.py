@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from backhaul.bench import cases, tasks
-from backhaul.bench.contenders import Configuration
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.option_types import ListType
-from backhaul.bench.tables import open_console, print_machine
-from backhaul.bench.task_tables import tasks_tables
-from backhaul.bench.trace import CORE, SHORTCUTS, shortcuts
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
+from backhaul_bench import cases, tasks
+from backhaul_bench.contenders import Configuration
+from backhaul_bench.option_types import ListType
+from backhaul_bench.task_tables import tasks_tables
+from backhaul_bench.trace import CORE, SHORTCUTS, shortcuts
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import operator
 
 from distributed import Client
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 
 __all__ = ["SubmitChain"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import cases
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul_bench import cases
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 from benches.python.exchange_options import ExchangeOptions
 
 __all__ = ["METHODS", "Options", "run"]
@@ -40,7 +40,7 @@ class Options(ExchangeOptions):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Run the shuffle each way, with every number of chunks; see `backhaul.bench.cases.run`."""
+    """Run the shuffle each way, with every number of chunks; see `backhaul_bench.cases.run`."""
     chosen = [
         cases.Case(
             f"{operation} {method}, {chunks}".removeprefix("shuffle "),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client, wait
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 
 __all__ = ["KEYS", "OPERATIONS", "Shuffle"]
 

@@ -26,9 +26,9 @@ import dask.local
 import dask.threaded
 from distributed import Client, LocalCluster, Scheduler, Worker, wait
 
-from backhaul.bench.summary import Spread, spread
 from backhaul.dask import resources, sync, threaded
 from backhaul.dask.resource_pools import scheduler_slots
+from backhaul_bench.summary import Spread, spread
 
 __all__ = ["TASK_S", "choice_us", "gaps_s", "local_us", "main", "makespan_s", "mixed_us"]
 

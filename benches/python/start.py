@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.report import Report
-from backhaul.bench.summary import Spread, spread
+from backhaul._machine import Machine, installed_versions
+from backhaul_bench.report import Report
+from backhaul_bench.summary import Spread, spread
 from benches.python.children import in_turn, run_child
 
 __all__ = ["Options", "Row", "run"]

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from backhaul._units import format_bytes
-from backhaul.bench.data_tables import cases_tables
-from backhaul.bench.report import Report
-from backhaul.bench.summary import Spread
+from backhaul_bench.data_tables import cases_tables
+from backhaul_bench.report import Report
+from backhaul_bench.summary import Spread
 
 __all__ = [
     "alloc_tables",

@@ -21,9 +21,9 @@ import click
 from distributed.comm import connect
 from rich.table import Table
 
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.option_types import SizeType
-from backhaul.bench.tables import open_console, print_machine
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
+from backhaul_bench.option_types import SizeType
 from benches.python.certificates import make_files, security_of
 
 __all__ = ["main"]

@@ -18,10 +18,10 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from backhaul._machine import Machine, installed_versions
+from backhaul._output import open_console, print_machine
 from backhaul._units import format_bytes
-from backhaul.bench.dask_cluster import BenchmarkFailed
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.tables import open_console, print_machine
+from backhaul_bench.dask_cluster import BenchmarkFailed
 from benches.python.children import in_turn
 
 __all__ = ["main"]

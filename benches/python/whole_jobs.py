@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from backhaul.bench import cases
-from backhaul.bench.contenders import ClusterOptions
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul_bench import cases
+from backhaul_bench.contenders import ClusterOptions
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 
 __all__ = ["JOBS", "Options", "run"]
 
@@ -46,7 +46,7 @@ class Options(ClusterOptions):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Run every job over each protocol; see `backhaul.bench.cases.run`."""
+    """Run every job over each protocol; see `backhaul_bench.cases.run`."""
     chosen = [cases.Case(name, job, parameters, label=name) for name, job, parameters in JOBS]
     report = cases.run(
         "backhaul.benches.whole-jobs/1",

@@ -8,11 +8,18 @@ import sys
 import click
 
 from backhaul._brief import BriefGroup
-from backhaul.bench.commands import COMMANDS
-from backhaul.bench.output import print_json
+from backhaul._output import print_json
 from backhaul.doctor.command import doctor
 from backhaul.explain_command import explain
 from backhaul.topology.command import topology
+
+bench: click.Command
+try:
+    from backhaul_bench.commands import bench
+except ModuleNotFoundError as missing:
+    if missing.name != "backhaul_bench":
+        raise
+    from backhaul._no_bench import bench
 
 __all__ = ["main"]
 
@@ -30,9 +37,9 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(*, as_json: bool) -> None:
     """Print version, machine, and whether each lane and shared memory work here."""
-    from backhaul.bench.lanes import check_arena, check_lanes
-    from backhaul.bench.machine import Machine, installed_versions
-    from backhaul.bench.tables import open_console, print_machine
+    from backhaul._machine import Machine, installed_versions
+    from backhaul._output import open_console, print_machine
+    from backhaul.doctor.lanes import check_arena, check_lanes
 
     machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
     lanes, arena = check_lanes(), check_arena()
@@ -54,16 +61,8 @@ def info(*, as_json: bool) -> None:
     console.print(f"Arena     {arena}", highlight=False)
 
 
-@main.group(short_help="Measure Backhaul, with its peers in the same run.")
-def bench() -> None:
-    """Measure Backhaul on this machine, with peers in the same run."""
-
-
-main.add_command(doctor)
-main.add_command(explain)
-main.add_command(topology)
-for command in COMMANDS:
-    bench.add_command(command)
+for command in (bench, doctor, explain, topology):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from backhaul._brief import BriefCommand
-from backhaul.bench.option_types import TargetType, need_dask
-from backhaul.bench.output import print_json
+from backhaul._options import TargetType, need_dask
+from backhaul._output import print_json
 from backhaul.doctor.command import AddressType
 
 __all__ = ["explain"]

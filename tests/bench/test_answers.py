@@ -13,17 +13,17 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from backhaul.bench.answers import (
+from backhaul.cli import main
+from backhaul_bench.answers import (
     memory_answer,
     p2p_answer,
     placement_answer,
     tasks_answer,
     transpose_sum_answer,
 )
-from backhaul.bench.output import show_progress
-from backhaul.bench.report import Missing
-from backhaul.bench.summary import Spread
-from backhaul.cli import main
+from backhaul_bench.output import show_progress
+from backhaul_bench.report import Missing
+from backhaul_bench.summary import Spread
 
 WIDTH = 80
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from distributed import Client
 
-from backhaul.bench.jobs import make_job
-from backhaul.bench.memory import Series, geometric_means, mean_pss
-from backhaul.bench.memory_cases import CASES
-from backhaul.bench.memory_tables import course
-from backhaul.bench.pss import Memory, Sample, Sampler, memfd_bytes, read_all, read_memory
+from backhaul_bench.jobs import make_job
+from backhaul_bench.memory import Series, geometric_means, mean_pss
+from backhaul_bench.memory_cases import CASES
+from backhaul_bench.memory_tables import course
+from backhaul_bench.pss import Memory, Sample, Sampler, memfd_bytes, read_all, read_memory
 
 if TYPE_CHECKING:
     from tests.bench.conftest import RunJson

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.contenders import peer_names
-from backhaul.bench.p2p import stream_window
 from backhaul.cli import main
+from backhaul_bench.contenders import peer_names
+from backhaul_bench.p2p import stream_window
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backhaul.bench.pair import ContenderFailed, ProcessPair
+from backhaul_bench.pair import ContenderFailed, ProcessPair
 
 if TYPE_CHECKING:
     from tests.bench.conftest import RunJson
@@ -41,7 +41,7 @@ def processes_of_benchmarks() -> set[int]:
                 command = file.read()
         except OSError:
             continue
-        if b"backhaul.bench.child" in command:
+        if b"backhaul_bench.child" in command:
             found.add(int(name))
     return found
 
@@ -82,12 +82,12 @@ def test_a_peer_that_is_not_installed_is_named_with_how_to_get_it(run_json: RunJ
 
 def test_a_driver_that_fails_is_reported_with_its_error() -> None:
     with pytest.raises(ContenderFailed, match="KeyError"):
-        ProcessPair("backhaul.bench.peers.ours", {})
+        ProcessPair("backhaul_bench.peers.ours", {})
 
 
 def test_a_process_that_does_not_start_is_reported_with_what_it_said() -> None:
     with pytest.raises(ContenderFailed, match="No module named"):
-        ProcessPair("backhaul.bench.peers.nobody", {})
+        ProcessPair("backhaul_bench.peers.nobody", {})
 
 
 def test_memory_of_gpus_is_measured_beside_copies_in_one_process(

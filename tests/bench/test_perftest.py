@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from backhaul.bench.pair import ContenderFailed
-from backhaul.bench.peers.perftest import parse_final_line
+from backhaul_bench.pair import ContenderFailed
+from backhaul_bench.peers.perftest import parse_final_line
 
 OUTPUT = """\
 +--------------+--------------+------------------------------+---------------------+-----------------------+

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.placement import POLICIES, Options, run
-from backhaul.bench.placement.described import MachineError, load_machine, read_machine
-from backhaul.bench.placement.machines import MACHINES
-from backhaul.bench.placement.workloads import WORKLOADS, critical_path_s, workload
 from backhaul.cli import main
+from backhaul_bench.placement import POLICIES, Options, run
+from backhaul_bench.placement.described import MachineError, load_machine, read_machine
+from backhaul_bench.placement.machines import MACHINES
+from backhaul_bench.placement.workloads import WORKLOADS, critical_path_s, workload
 
 if TYPE_CHECKING:
     from tests.bench.conftest import RunJson

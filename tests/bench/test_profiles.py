@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.contenders import Configuration
-from backhaul.bench.dask_cluster import DaskCluster
-from backhaul.bench.interleaved import measure
-from backhaul.bench.profiles import Profiler, ProfilerFailed
 from backhaul.cli import main
+from backhaul_bench.contenders import Configuration
+from backhaul_bench.dask_cluster import DaskCluster
+from backhaul_bench.interleaved import measure
+from backhaul_bench.profiles import Profiler, ProfilerFailed
 
 
 def has_pyspy() -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.random_array import Options, run
 from backhaul.cli import main
+from backhaul_bench.random_array import Options, run
 
 if TYPE_CHECKING:
     from tests.bench.conftest import RunJson

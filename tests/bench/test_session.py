@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backhaul.bench.session import Row, held_over_idle
+from backhaul_bench.session import Row, held_over_idle
 
 if TYPE_CHECKING:
     from tests.bench.conftest import RunJson

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import backhaul
-from backhaul.bench.shares import _RULES, GROUPS, OTHER, WAITING, group_of, parse_stacks, shares
+from backhaul_bench.shares import _RULES, GROUPS, OTHER, WAITING, group_of, parse_stacks, shares
 
 LOOP = ("<module> (run.py:3)", "BaseEventLoop._run_once (asyncio/base_events.py:1922)")
 SENDING = (*LOOP, "BatchedSend._background_send (distributed/batched.py:110)")
@@ -33,7 +33,7 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         ((*LOOP, "EpollSelector.select (selectors.py:468)"), WAITING),
         ((*LOOP, "EpollSelector.select (selectors.py:468)", "epoll_wait (libc.so.6)"), WAITING),
         (("run (threading.py:9)", "_worker (concurrent/futures/thread.py:81)"), WAITING),
-        (("run (threading.py:9)", "increment (backhaul/bench/jobs.py:30)"), "executor"),
+        (("run (threading.py:9)", "increment (backhaul_bench/jobs.py:30)"), "executor"),
         (("run (threading.py:9)", "make_left (benches/python/merge_job.py:30)"), "executor"),
         ((*LOOP, "fill (backhaul/dask/scheduler/window.py:1)"), "state machine"),
         ((*LOOP, "LiveCore.call (backhaul/dask/scheduler/core/live_core.py:1)"), "state machine"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backhaul.bench.summary import quantile, spread
+from backhaul_bench.summary import quantile, spread
 
 FLOATS = st.floats(-1e9, 1e9)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from backhaul.bench.timeline_svg import timeline_svg
-from backhaul.bench.trace import Recording, Span, chrome_trace
 from backhaul.cli import main
+from backhaul_bench.timeline_svg import timeline_svg
+from backhaul_bench.trace import Recording, Span, chrome_trace
 
 
 def test_a_real_trace_has_the_stages_of_every_process(tmp_path: Path) -> None:

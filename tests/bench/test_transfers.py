@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from backhaul.bench.transfers import pair_bandwidths
+from backhaul_bench.transfers import pair_bandwidths
 
 NAMES = {"a://1": "w0", "a://2": "w1"}
 

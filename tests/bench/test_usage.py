@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from backhaul.bench.usage import process_cpu_seconds, take_snapshot, usage_between
+from backhaul_bench.usage import process_cpu_seconds, take_snapshot, usage_between
 
 
 def test_the_cpu_time_of_this_process_is_what_it_says_itself() -> None:

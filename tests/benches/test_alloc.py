@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backhaul.bench.dask_cluster import BenchmarkFailed
+from backhaul_bench.dask_cluster import BenchmarkFailed
 from benches.python.alloc import Allocator, fill_twice
 
 if TYPE_CHECKING:

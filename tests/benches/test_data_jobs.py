@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client
 
-from backhaul.bench.jobs import Job, make_job
+from backhaul_bench.jobs import Job, make_job
 from benches.python import out_of_core
 from benches.python.__main__ import main
 from benches.python.shuffle_job import OPERATIONS

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask
-from backhaul.bench.dask_cluster import BenchmarkFailed
+from backhaul_bench.dask_cluster import BenchmarkFailed
 from benches.python.tpch.bench import Options, make_data
 from benches.python.tpch.query_job import Query
 from tests.dask.conftest import FORKED

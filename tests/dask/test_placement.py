@@ -15,16 +15,16 @@ from distributed import Client, Scheduler, Worker
 
 import dask
 from backhaul import _native
-from backhaul.bench.placement import Options, run
-from backhaul.bench.placement.described import read_machine
-from backhaul.bench.placement.machines import MACHINES, Machine, hosts_machine
-from backhaul.bench.placement.simulation_job import SimulatedCluster, simulate
-from backhaul.bench.placement.workloads import Graph, Phase, SimulatedTask, workload
 from backhaul.dask import resource_id, resources
 from backhaul.dask.placement import link_placement
 from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.scheduler import window as window_module
 from backhaul.dask.scheduler.core import live_core
+from backhaul_bench.placement import Options, run
+from backhaul_bench.placement.described import read_machine
+from backhaul_bench.placement.machines import MACHINES, Machine, hosts_machine
+from backhaul_bench.placement.simulation_job import SimulatedCluster, simulate
+from backhaul_bench.placement.workloads import Graph, Phase, SimulatedTask, workload
 
 SWITCH = "distributed.comm.backhaul.placement.enabled"
 

@@ -28,9 +28,10 @@ GLIBC_MAX = 28
 
 def main(folder: Path) -> int:
     """Check all in a folder; ends with 1 if anything is wrong."""
-    wheels, sources = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
-    if not wheels:
-        print(f"{folder} has no wheel", file=sys.stderr)
+    wheels, sources = sorted(folder.glob("backhaul-*.whl")), sorted(folder.glob("*.tar.gz"))
+    benches = sorted(folder.glob("backhaul_bench-*.whl"))
+    if not wheels or len(benches) != 1:
+        print(f"{folder} has no wheel of Backhaul, or not one of its benchmarks", file=sys.stderr)
         return 1
     wrong = [wheel.name for wheel in wheels if not _keeps_its_word(wheel)]
     for wheel in wheels:
@@ -42,7 +43,7 @@ def main(folder: Path) -> int:
     stable = [wheel for wheel in wheels if "-abi3-" in wheel.name]
     if stable and not _runs([tools / "abi3audit", "--strict", "--summary", *stable]):
         wrong.append("abi3audit")
-    if not _runs([tools / "twine", "check", "--strict", *wheels, *sources]):
+    if not _runs([tools / "twine", "check", "--strict", *wheels, *benches, *sources]):
         wrong.append("twine")
     tried = 0
     unfit = set(wheels)
@@ -53,7 +54,7 @@ def main(folder: Path) -> int:
             continue
         tried += 1
         unfit -= set(fitting)
-        if not _works(fitting[0], python):
+        if not _works(fitting[0], benches[0], python):
             wrong.append(f"{fitting[0].name} under {python}")
     for wheel in sorted(unfit):
         print(f"not run, as no Python here takes it: {wheel.name}")
@@ -85,8 +86,8 @@ def _fits(wheel: Path, python: Python) -> bool:
     return abi == "abi3" and int(tag.removeprefix("cp3")) <= python.version[1]
 
 
-def _works(wheel: Path, python: Python) -> bool:
-    """Install it into a new environment, and run what is to work there.
+def _works(wheel: Path, bench: Path, python: Python) -> bool:
+    """Install both into a new environment, and run what is to work there.
 
     README's blocks are left out where an emulator would take minutes for each.
     """
@@ -102,7 +103,7 @@ def _works(wheel: Path, python: Python) -> bool:
         ]
         return (
             _runs([python.path, "-m", "venv", folder])
-            and _runs([*install, f"{wheel.resolve()}[dask]"])
+            and _runs([*install, f"{wheel.resolve()}[dask]", bench.resolve()])
             and _runs([ours, "-I", SMOKE])
             and _runs([ours, "-I", Path(unwinder.__file__).resolve(), "--run"])
             and (not python.is_native or _runs([ours, "-I", README]))

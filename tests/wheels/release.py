@@ -68,8 +68,11 @@ def disagreements(root: Path, tags: Sequence[str]) -> list[str]:
         ("recipe/recipe.yaml", r'^  version: "(.+)"$'),
         ("CITATION.cff", r"^version: (.+)$"),
         ("CHANGELOG.md", r"^## \[(\d.*?)\]"),
+        ("python/pyproject.toml", r'^version = "(.+)"$'),
+        ("python/pyproject.toml, dependency backhaul", r'"backhaul==(.+)"'),
     ):
-        match = re.search(pattern, (root / name).read_text(), re.MULTILINE)
+        text = (root / name.partition(",")[0]).read_text()
+        match = re.search(pattern, text, re.MULTILINE)
         found[name] = match[1] if match else "absent"
     found |= {f"tag {tag}": tag.removeprefix("v") for tag in tags if tag.startswith("v")}
     return [

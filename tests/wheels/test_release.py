@@ -15,7 +15,10 @@ import yaml
 from tests.wheels import release, urls
 
 ROOT = Path(__file__).parents[2]
-FILES = ("Cargo.toml", "Cargo.lock", "CHANGELOG.md", "CITATION.cff", "recipe/recipe.yaml")
+FILES = (
+    *("Cargo.toml", "Cargo.lock", "CHANGELOG.md", "CITATION.cff", "recipe/recipe.yaml"),
+    "python/pyproject.toml",
+)
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 
 

@@ -19,6 +19,7 @@ def checkout(tmp_path: Path) -> Path:
     manifests = [path.relative_to(ROOT) for path in ROOT.glob("crates/*/Cargo.toml")]
     for name in (
         Path("pyproject.toml"),
+        Path("python/pyproject.toml"),
         Path("Cargo.toml"),
         Path("recipe/recipe.yaml"),
         *manifests,
@@ -35,6 +36,8 @@ def test_a_release_has_the_addresses_of_its_repository(checkout: Path) -> None:
     named = after["project"].pop("urls")
     assert after == before
     assert named["Source"] == "https://forge.example/owner/backhaul"
+    bench = tomllib.loads((checkout / "python" / "pyproject.toml").read_text())
+    assert bench["project"]["urls"] == named
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     workspace = tomllib.loads((checkout / "Cargo.toml").read_text())["workspace"]
     assert workspace["package"]["repository"] == named["Source"]

@@ -4,7 +4,7 @@
 
 The checkout names no address, as it has the same contents wherever it is kept. The release workflow
 knows the one of the repository that it runs in, and calls this before it builds:
-``pyproject.toml`` gets ``[project.urls]`` with the labels that package indexes know (PyPA's
+each ``pyproject.toml`` gets ``[project.urls]`` with the labels that package indexes know (PyPA's
 specification of well-known project URLs), ``Cargo.toml`` and each crate that is published get
 ``repository``, and so does the conda recipe.
 """
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 __all__ = ["main", "project_urls", "published", "with_repository", "with_urls"]
 
 #: Line that comes after ``[project]`` in ``pyproject.toml``
-_NEXT: Final = re.compile(r"^\[project\.scripts\]$", re.MULTILINE)
+_NEXT: Final = re.compile(r"^\[(project\.scripts|project\.readme)\]$", re.MULTILINE)
 
 
 def project_urls(repository: str, version: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ def with_urls(pyproject: str, urls: dict[str, str]) -> str:
     table = "".join(f'{label} = "{address}"\n' for label, address in urls.items())
     added, places = _NEXT.subn(lambda found: f"[project.urls]\n{table}\n{found[0]}", pyproject)
     if places != 1:
-        raise ValueError("pyproject.toml has no [project.scripts], before which addresses go")
+        raise ValueError("pyproject.toml has no table before which addresses go")
     return added
 
 
@@ -112,13 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     checkout: Path = chosen.checkout
     cargo, recipe = checkout / "Cargo.toml", checkout / "recipe" / "recipe.yaml"
-    pyproject = checkout / "pyproject.toml"
+    pyprojects = [checkout / "pyproject.toml", checkout / "python" / "pyproject.toml"]
     version = tomllib.loads(cargo.read_text())["workspace"]["package"]["version"]
     try:
         urls = project_urls(chosen.repository, version)
         licence, repository = 'license = "Apache-2.0"', f'repository = "{urls["Source"]}"'
         written = {
-            pyproject: with_urls(pyproject.read_text(), urls),
+            **{path: with_urls(path.read_text(), urls) for path in pyprojects},
             cargo: with_repository(cargo.read_text(), licence, repository),
             recipe: with_repository(
                 recipe.read_text(), "  license_file: LICENSE", f"  repository: {urls['Source']}"

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backhaul.bench import cases
-from backhaul.bench.dask_cluster import BenchmarkFailed
-from backhaul.bench.interleaved import Measured
-from backhaul.bench.machine import installed_versions
-from backhaul.bench.profiles import Profiler
-from backhaul.bench.report import Report
+from backhaul._machine import installed_versions
+from backhaul_bench import cases
+from backhaul_bench.dask_cluster import BenchmarkFailed
+from backhaul_bench.interleaved import Measured
+from backhaul_bench.profiles import Profiler
+from backhaul_bench.report import Report
 from benches.python.children import run_child
 from benches.python.exchange_options import ExchangeOptions
 from benches.python.polars_rows import has_polars, polars_row
@@ -68,7 +68,7 @@ def make_data(folder: str, options: Options) -> None:
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, cases.Row]:
-    """Run the queries; see `backhaul.bench.cases.run`."""
+    """Run the queries; see `backhaul_bench.cases.run`."""
     with tempfile.TemporaryDirectory() as folder:
         on_step("making the tables", 0)
         make_data(folder, options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from distributed import Client
 
-from backhaul.bench.jobs import Job
+from backhaul_bench.jobs import Job
 from benches.python.tpch.queries import QUERIES, Tables
 from benches.python.tpch.sql import TABLES, TOLERANCE
 

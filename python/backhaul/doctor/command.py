@@ -60,9 +60,8 @@ def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool, st
     """
     from rich.text import Text
 
-    from backhaul.bench.machine import Machine, installed_versions
-    from backhaul.bench.output import print_json
-    from backhaul.bench.tables import open_console, print_machine
+    from backhaul._machine import Machine, installed_versions
+    from backhaul._output import open_console, print_json, print_machine
     from backhaul.doctor import State, examine
 
     machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from backhaul import BackhaulError, Context, topology
-from backhaul.bench.lanes import check_arena, check_lanes
 from backhaul.doctor.child import ChildFailed, started
 from backhaul.doctor.findings import Finding, State
+from backhaul.doctor.lanes import check_arena, check_lanes
 from backhaul.doctor.ucx import Transport, transports_here, usable
 
 __all__ = ["examine_lanes", "examine_peers", "other_hosts"]

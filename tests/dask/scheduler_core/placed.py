@@ -9,10 +9,10 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from backhaul._native import Placement, SchedulerCore
-from backhaul.bench.placement.policy import PolicyInPython
 from backhaul.dask.placement.link_placement import BETA, BETA_PRIVATE, memory_target
 from backhaul.dask.scheduler.core.export_state import forgotten_task
 from backhaul.dask.scheduler.core.placement import placement_of
+from backhaul_bench.placement.policy import PolicyInPython
 
 from .events import Event
 

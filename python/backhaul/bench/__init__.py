@@ -1,7 +1,0 @@
-"""Benchmarks a user can run, each with peers beside Backhaul in the same run.
-
-``backhaul bench transpose-sum`` is a Dask job over two protocols, ``backhaul bench p2p`` is
-latency and bandwidth between two processes. Nothing here is imported by the rest of the package,
-and importing this package imports neither Dask nor the native module: the peers run in
-interpreters without them.
-"""

@@ -87,6 +87,19 @@ if __name__ == "__main__":
 """
 
 
+#: Prints the protocol, a result, and the rank that computed it
+MPI_CLIENT_PROGRAM = """
+import os, sys
+from distributed import Client
+
+if __name__ == "__main__":
+    with Client(scheduler_file=sys.argv[1]) as client:
+        protocol = client.scheduler.address.partition(":")[0]
+        rank = client.submit(os.getenv, "PMI_RANK").result()
+        print(protocol, client.submit(sum, [1, 2]).result(), rank)
+"""
+
+
 class Port(NamedTuple):
     """A TCP port that a process of a cluster listens on."""
 
@@ -300,6 +313,9 @@ def test_the_ranks_of_dask_mpi(cluster: Cluster, tmp_path: Path) -> None:
         within=[mpiexec, "-n", "2"],
     )
     program.wait_for("(Registered to)")
+    client = cluster.start("-c", MPI_CLIENT_PROGRAM, str(tmp_path / "scheduler.json"))
+    client.wait_for(r"(backhaul 3 1)")
+    cluster.programs.remove(client)
     assert_closed(cluster, ports_min=5)
 
 

@@ -18,7 +18,10 @@ from distributed import Client, LocalCluster, wait
 
 import dask
 from backhaul.dask import explain
+from backhaul.dask.observe.counters import Counts
+from backhaul.dask.observe.explain import _links
 from backhaul.dask.observe.job_runs import Run, last_job
+from backhaul.dask.observe.ledger import Row
 from backhaul.dask.observe.spill_history import SpillHistory
 from backhaul.dask.observe.thread_time import thread_time
 from backhaul.dask.observe.verdict import Link, Site, judge
@@ -234,8 +237,36 @@ def test_slow_link_is_named() -> None:
     links = [Link("a", "b", 40 * MIB, 4.0), Link("b", "a", 40 * MIB, 0.1)]
     verdict = judge(runs, sites, links=links)
     assert verdict.limit == "slow-link"
-    assert verdict.sentence.startswith("One slow link limited the job, from a to b with 10 MB/s: ")
+    way = "from alpha (a) to beta (b) with 10.5 MB/s"
+    assert verdict.sentence.startswith(f"One slow link limited the job, {way}: ")
     assert judge(runs, sites, links=links[:1]).limit == "transfer"
+
+
+def test_link_that_lends_is_fast_though_only_its_headers_move() -> None:
+    runs = [run("b", 4, 4.5, ("transfer", 0, 4)), run("a", 0, 0.5)]
+    sites = {name: Site(name, 1) for name in "abc"}
+    slow = Link("a", "b", 40 * MIB, 4.0)
+    lent = Link("c", "a", 40 * MIB, 0.02, lent_bytes=40 * MIB - 500)
+    for others in ([lent], [lent, Link("b", "a", 40 * MIB, 0.1)]):
+        assert judge(runs, sites, links=[slow, *others]).limit == "slow-link"
+
+
+def test_links_of_earlier_jobs_do_not_count() -> None:
+    counts = Counts(1, 64 * MIB, MIB, 0.5)
+    rows = [
+        Row(receiver, "a", "tcp", 16 * MIB, counts, 1.0, last_s, True)
+        for receiver, last_s in (("b", 9.0), ("c", 5.0), ("left", 9.0))
+    ]
+    assert _links(rows, {"a", "b", "c"}, 8.0) == [("a", "b", 64 * MIB, 0.5, MIB)]
+
+
+def test_loss_beside_much_computing_is_named_and_limits_nothing() -> None:
+    runs = [run("a", 0, 8), run("b", 2, 8, ("transfer", 0, 2))]
+    verdict = judge(runs, {"a": Site("a", 1), "b": Site("b", 1)})
+    assert verdict.limit == "compute"
+    assert verdict.sentence.endswith(
+        "threads computed 88% of the time, and were waiting for transfers 12% of the time."
+    )
 
 
 def test_last_job_begins_after_the_cluster_was_idle() -> None:

@@ -8,7 +8,7 @@ all threads by its use.
 from __future__ import annotations
 
 import html
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from backhaul.dask.observe.counters import timed_bytes_min
 from backhaul.dask.observe.job_runs import Run, last_job, read_runs
 from backhaul.dask.observe.job_spans import export
 from backhaul.dask.observe.job_trace import chrome_trace
+from backhaul.dask.observe.ledger import Row
 from backhaul.dask.observe.transfers import ask_workers
 from backhaul.dask.observe.verdict import Evidence, Link, Site, Spilled, judge
 from backhaul.errors import NotObserved
@@ -232,12 +233,18 @@ def _moved(
         return (0.0, 0.0, 0.0), []
     metrics = dask_scheduler.cumulative_worker_metrics
     names = {account.current().name_of(address) for address in dask_scheduler.workers}
+    rows = account.current().rows()
+    return tuple(account.spills.between(start_s, metrics)), _links(rows, names, start_s)
+
+
+def _links(rows: Iterable[Row], names: Collection[str], start_s: float) -> list[tuple[Any, ...]]:
+    """Return sender, receiver and timed messages of the links that were used since a time."""
     links: dict[tuple[str, str], list[float]] = {}
-    for row in account.current().rows():
-        if row.bytes_min >= timed_bytes_min and row.sender in names and row.receiver in names:
-            link = links.setdefault((row.sender, row.receiver), [0.0, 0.0])
-            link[0] += row.counts.nbytes - row.counts.lent_bytes
-            link[1] += row.counts.seconds
-    return tuple(account.spills.between(start_s, metrics)), [
-        (*pair, *amounts) for pair, amounts in links.items()
-    ]
+    for row in rows:
+        is_timed = row.bytes_min >= timed_bytes_min and row.last_s >= start_s
+        if is_timed and row.receiver in names and row.sender in names:
+            counts = row.counts
+            link = links.setdefault((row.sender, row.receiver), [0.0, 0.0, 0.0])
+            for at, amount in enumerate((counts.nbytes, counts.seconds, counts.lent_bytes)):
+                link[at] += amount
+    return [(*pair, *amounts) for pair, amounts in links.items()]

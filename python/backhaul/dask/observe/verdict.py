@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from backhaul.dask.observe.job_runs import DISK, Run
+from backhaul.dask.observe.ledger import LENT_SHARE
 from backhaul.dask.observe.thread_time import KINDS, stragglers, thread_time
 
 __all__ = ["Evidence", "Link", "Site", "Spilled", "Verdict", "judge"]
 
-#: A loss below this share of the threads' time limits no job
-_LIMIT_SHARE: Final = 0.15
+#: A loss below this share of the threads' time limits no job, and one below the next is not named
+_LIMIT_SHARE: Final = 0.25
+_NAMED_SHARE: Final = 0.1
 #: Tasks whose median is below this are too small where Dask's overhead limits the job, in seconds
 _SMALL_TASK_S: Final = 0.01
 #: A link is slow if its rate is below this part of the median of all links
@@ -56,12 +59,13 @@ _NOTHING: Final = Spilled(0.0, 0.0, 0.0)
 
 
 class Link(NamedTuple):
-    """Timed messages between two workers: bytes, without lent ones, and seconds."""
+    """Timed messages between two workers: bytes, of which some are lent, and seconds."""
 
     sender: str
     receiver: str
     nbytes: float
     seconds: float
+    lent_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ def judge(
     if losses[cause] < _LIMIT_SHARE:
         share = spent["compute"] / total_s
         sentence = f"The tasks themselves limited the job: threads computed {share:.0%} of the time"
+        if losses[cause] >= _NAMED_SHARE:
+            sentence = f"{sentence}, and {_cost(cause, losses[cause]).removeprefix('threads ')}"
         return Verdict("compute", f"{sentence}.", evidence)
     limit, told = _told(cause, runs, sites, links, details)
     return Verdict(limit, f"{told}: {_cost(cause, losses[cause])}.", evidence)
@@ -125,8 +131,8 @@ def _told(
     detail = details[cause]
     if cause == "transfer":
         if (slow := _slow_link(links)) is not None:
-            speed = f"{slow.nbytes / slow.seconds / 1e6:.0f} MB/s"
-            way = f"from {slow.sender} to {slow.receiver}"
+            speed = f"{_rate(slow) / 1e6:.3g} MB/s"
+            way = f"from {_called(slow.sender, sites)} to {_called(slow.receiver, sites)}"
             return "slow-link", f"One slow link limited the job, {way} with {speed}"
         return cause, f"Transfers limited the job ({detail})"
     if cause == "spilling":
@@ -168,7 +174,7 @@ def _details(
             f"{spilled.written_bytes / 2**20:.0f} MiB written, "
             f"{spilled.read_bytes / 2**20:.0f} MiB read"
         ),
-        "overhead": f"{_time(spent['overhead'] / len(runs))} for each run of {_time(median_s)}",
+        "overhead": (f"{_time(spent['overhead'] / len(runs))} for each task of {_time(median_s)}"),
         "stragglers": slowest,
         "few-tasks": f"{running:.1f} of {threads} threads computed on average",
     }
@@ -201,12 +207,26 @@ def _slow_link(links: Sequence[Link]) -> Link | None:
     if len(timed) < 2:
         return None
     slow = max(timed, key=lambda link: link.seconds)
-    others = [link.nbytes / link.seconds for link in timed if link is not slow]
-    is_slow = slow.nbytes / slow.seconds < _SLOW_LINK_RATIO * statistics.median(others)
+    others = [_rate(link) for link in timed if link is not slow]
+    is_slow = _rate(slow) < _SLOW_LINK_RATIO * statistics.median(others)
     return slow if is_slow and slow.seconds > sum(link.seconds for link in timed) / 2 else None
+
+
+def _rate(link: Link) -> float:
+    """Return the rate of the bytes that moved; infinite if all were lent."""
+    moved = link.nbytes - link.lent_bytes
+    return math.inf if link.lent_bytes >= LENT_SHARE * link.nbytes else moved / link.seconds
+
+
+def _called(address: str, sites: Mapping[str, Site]) -> str:
+    """Return the name of a worker with its address, unless its name is its address."""
+    name = sites[address].name if address in sites else address
+    return name if name == address else f"{name} ({address})"
 
 
 def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
+    if seconds >= 0.01:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} µs"

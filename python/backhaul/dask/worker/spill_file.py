@@ -16,17 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import sys
-import tempfile
 import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final, cast
 
 import msgpack
@@ -41,7 +36,8 @@ from backhaul.dask.compat.names import (
     ensure_memoryview,
     merge_and_deserialize,
 )
-from backhaul.dask.worker.extents import Extents
+from backhaul.dask.worker.extents import BLOCK_BYTES, Extents
+from backhaul.dask.worker.file_access import FileAccess, Way
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.memory import allocate_in_arena
 
@@ -49,8 +45,10 @@ __all__ = ["FileSlow", "SpillFile", "install_for_worker"]
 
 #: Smaller buffers are read into private memory
 _ARENA_BYTES_MIN: Final = 64 << 10
-#: Most buffers in one call of the system: IOV_MAX of Linux
-_BUFFERS_MAX: Final = 1024
+#: Smaller frames lie in no block that is theirs alone
+_BODY_BYTES_MIN: Final = 64 << 10
+#: First frames of a result, before the buffers
+_HEADS: Final = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +58,8 @@ class _Spilled:
     offset: int
     #: Bytes of its frames
     sizes: tuple[int, ...]
+    #: How the bodies of its frames were written
+    way: Way = Way.CACHED
     readers: int = 0
     is_dropped: bool = False
 
@@ -80,8 +80,7 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         self._directory = directory
         self._grouped = grouped
         self._lock = threading.Lock()
-        self._descriptor: int | None = None
-        self._close: Callable[[], object] | None = None
+        self._access: FileAccess | None = None
         self._extents = Extents()
         self._spilled: dict[Any, _Spilled] = {}
 
@@ -99,21 +98,11 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
             found = self._spilled[key]
             found.readers += 1
         try:
-            lead_bytes = sum(found.sizes[:2])
-            lead = memoryview(bytearray(lead_bytes))
-            self._read(found.offset, [lead])
-            frames = [lead[: found.sizes[0]], lead[found.sizes[0] :]]
-            for count in self._grouped(frames[1]):
-                sizes = found.sizes[len(frames) : len(frames) + count]
-                memory = _allocated(sum(sizes))
-                ends = accumulate(sizes, initial=0)
-                frames += [memory[start:end] for start, end in pairwise(ends)]
-            self._read(found.offset + lead_bytes, frames[2:])
+            return self._read(found)
         finally:
             with self._lock:
                 found.readers -= 1
                 self._free_dropped(found)
-        return frames
 
     def __setitem__(self, key: Any, frames: Sequence[Any]) -> None:
         """Write a result.
@@ -125,11 +114,16 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         """
         views = [ensure_memoryview(frame) for frame in frames]
         sizes = tuple(view.nbytes for view in views)
-        descriptor = self._open()
+        bodies = _bodies(sizes)
+        access = self._open()
         with self._lock:
             spilled = _Spilled(self._extents.take(sum(sizes)), sizes)
         try:
-            _transfer(partial(os.pwritev, descriptor), spilled.offset, views)
+            spilled.way = access.write(
+                spilled.offset,
+                [view[:body] for view, body in zip(views, bodies, strict=True)],
+                [view[body:] for view, body in zip(views, bodies, strict=True)],
+            )
         except BaseException:
             self._drop(spilled)
             raise
@@ -159,9 +153,9 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         with self._lock:
             self._spilled.clear()
             self._extents = Extents()
-            close, self._close, self._descriptor = self._close, None, None
-        if close is not None:
-            close()
+            access, self._access = self._access, None
+        if access is not None:
+            access.close()
 
     def _drop(self, spilled: _Spilled) -> None:
         with self._lock:
@@ -170,34 +164,42 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
 
     def _free_dropped(self, spilled: _Spilled) -> None:
         """Give an extent back that no thread reads any more; the lock is held."""
-        if spilled.is_dropped and not spilled.readers and self._descriptor is not None:
+        if spilled.is_dropped and not spilled.readers and self._access is not None:
             file_bytes = self._extents.give(spilled.offset, sum(spilled.sizes))
             if file_bytes is not None:
                 # Before another thread takes the space
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, file_bytes)
+                    self._access.cut(file_bytes)
 
-    def _open(self) -> int:
+    def _open(self) -> FileAccess:
         with self._lock:
-            if self._descriptor is None:
-                with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
-                    self._descriptor = os.dup(file.fileno())
-                self._close = weakref.finalize(self, os.close, self._descriptor)
-            return self._descriptor
+            if self._access is None:
+                self._access = FileAccess(self._directory)
+            return self._access
 
-    def _read(self, offset: int, views: Sequence[memoryview]) -> None:
-        """Fill buffers with the bytes from an offset on."""
-        descriptor = self._descriptor
-        if descriptor is None:
+    def _read(self, spilled: _Spilled) -> list[memoryview]:
+        """Read the frames of a result, which is not dropped meanwhile."""
+        access = self._access
+        if access is None:
             raise OSError(errno.EBADF, "the file of spilled results is closed")
-
-        def read(buffers: list[memoryview], offset: int) -> int:
-            count = os.preadv(descriptor, buffers, offset)
-            if not count:
-                raise OSError(errno.EIO, f"the file of spilled results ends at {offset}")
-            return count
-
-        _transfer(read, offset, views)
+        sizes = spilled.sizes
+        bodies = _bodies(sizes)
+        body_bytes = sum(bodies)
+        rest = memoryview(bytearray(sum(sizes) - body_bytes))
+        access.read(spilled.offset + body_bytes, [rest])
+        rests = _cut(rest, [size - body for size, body in zip(sizes, bodies, strict=True)])
+        frames = rests[:_HEADS]
+        for count in self._grouped(frames[1]):
+            group = sizes[len(frames) : len(frames) + count]
+            frames += _cut(_allocated(sum(group)), group)
+        for frame, body, tail in zip(frames[_HEADS:], bodies[_HEADS:], rests[_HEADS:], strict=True):
+            frame[body:] = tail
+        access.read(
+            spilled.offset,
+            [frame[:body] for frame, body in zip(frames, bodies, strict=True)],
+            spilled.way,
+        )
+        return frames
 
 
 class FileSlow(SpillSlow):
@@ -248,6 +250,22 @@ def _grouped(frame: memoryview) -> Sequence[int]:
     return groups
 
 
+def _bodies(sizes: Sequence[int]) -> list[int]:
+    """Return how many bytes of each frame lie in whole blocks; the rest lies behind all of these.
+
+    Small frames and the two heads of a result have none.
+    """
+    return [
+        size - size % BLOCK_BYTES if index >= _HEADS and size >= _BODY_BYTES_MIN else 0
+        for index, size in enumerate(sizes)
+    ]
+
+
+def _cut(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """Cut memory into neighbours of these sizes."""
+    return [memory[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
+
+
 def _allocated(nbytes: int) -> memoryview:
     """Allocate memory, in the arena if the workers of this process have one."""
     numpy = sys.modules.get("numpy")
@@ -259,17 +277,3 @@ def _allocated(nbytes: int) -> memoryview:
         return numpy.empty(nbytes, numpy.uint8)
 
     return memoryview(copy_context().run(allocated))
-
-
-def _transfer(
-    call: Callable[[list[memoryview], int], int], offset: int, views: Iterable[memoryview]
-) -> None:
-    """Read or write buffers one after another, as many in a call as the system takes."""
-    left = deque(view for view in views if view.nbytes)
-    while left:
-        count = call(list(islice(left, _BUFFERS_MAX)), offset)
-        offset += count
-        while left and count >= left[0].nbytes:
-            count -= left.popleft().nbytes
-        if count:
-            left[0] = left[0][count:]

@@ -235,6 +235,10 @@ soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='-
 soak-limits: build ## 20 random jobs at random memory limits, some with a killed worker (ARGS='--seeds 200')
 	$(BIN)/python -m tests.soak.limits $(ARGS)
 
+.PHONY: soak-exchange
+soak-exchange: build ## 20 joins, sorts, shuffles and rechunks, in each of which a worker is killed at a random step of the exchange (ARGS='--seeds 200')
+	$(BIN)/python -m tests.soak.exchange $(ARGS)
+
 .PHONY: soak-threads
 soak-threads: build ## A minute of threads that share a client, on workers that are killed at random (ARGS='--seconds 300')
 	$(BIN)/python -m tests.soak.threads $(ARGS)

@@ -5,6 +5,7 @@
 #   docker run --network host backhaul dask backhaul worker tcp://SCHEDULER:8786   # the workers that fit
 #
 # There is no entry point: manifests for Kubernetes name the whole command, as with Dask's images.
+# Dask's Helm chart starts `dask-scheduler` and `dask-worker`, which newer releases of Dask do not have.
 # Another base may be given (`--build-arg BASE=…`): glibc 2.28 or later with Python 3.11 or later.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 FROM ${BASE}
@@ -23,6 +24,10 @@ RUN --mount=type=bind,source=requirements,target=/build/requirements \
     && pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index \
        --find-links /build/dist backhaul \
     && pip check \
+    && for part in scheduler worker; do \
+         printf '#!/bin/sh\nexec dask %s "$@"\n' "$part" > "/opt/backhaul/bin/dask-$part" \
+         && chmod 755 "/opt/backhaul/bin/dask-$part" || exit 1; \
+       done \
     && useradd --create-home --uid 10001 backhaul
 
 USER 10001:10001

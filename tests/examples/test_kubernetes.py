@@ -1,16 +1,22 @@
-"""The resource for the operator of dask-kubernetes: its commands, ports and schema."""
+"""The resource for the operator of dask-kubernetes, and values for Dask's Helm chart."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 import pytest
 import yaml
+from distributed import Client
 
 from backhaul.dask.launch.command import main as dask_backhaul
+from tests.dask.conftest import Program
 from tests.documents.written import ROOT
 
 FILE = ROOT / "examples" / "kubernetes" / "daskcluster.yaml"
@@ -75,6 +81,9 @@ def test_resource_fits_the_schema_of_the_operator() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     chart = files("dask_kubernetes") / "operator/deployment/helm/dask-kubernetes-operator"
     crd = yaml.safe_load((chart / "crds" / "daskcluster.yaml").read_text(encoding="utf-8"))
+    controller = files("dask_kubernetes") / "operator/controller/controller.py"
+    sets = re.findall(r'"name": "(DASK_\w+)"', controller.read_text(encoding="utf-8"))
+    assert {f"$({name})" for name in sets} == set(VARIABLES)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     strict(schema["properties"]["spec"])
     jsonschema.validate(yaml.safe_load(FILE.read_text(encoding="utf-8")), schema)
@@ -82,3 +91,69 @@ def test_resource_fits_the_schema_of_the_operator() -> None:
     wrong["spec"]["worker"]["spec"]["containers"][0]["imagePolicy"] = "Always"
     with pytest.raises(jsonschema.ValidationError, match="imagePolicy"):
         jsonschema.validate(wrong, schema)
+
+
+#: Keys of the chart's own values, of 2026-06-12: it drops others in silence
+KEYS: Final = {
+    "scheduler": "enabled env extraArgs image livenessProbe readinessProbe replicas resources",
+    "worker": "env extraArgs image livenessProbe readinessProbe replicas resources",
+    "jupyter": "enabled env",
+    "image": "repository tag pullPolicy pullSecrets",
+}
+VALUES: dict[str, Any] = yaml.safe_load((FILE.parent / "values.yaml").read_text(encoding="utf-8"))
+
+
+def test_values_are_keys_of_the_chart() -> None:
+    assert VALUES["jupyter"] == {"enabled": False}
+    for part in VALUES:
+        assert set(VALUES[part]) <= set(KEYS[part].split())
+        assert set(VALUES[part].get("image", {})) <= set(KEYS["image"].split())
+
+
+def program_of_the_chart(name: str, *arguments: str) -> Program:
+    """Start a container of the chart with its values; the image has Dask's old command names."""
+    part = name.removeprefix("dask-")
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (names,) = re.findall(r"for part in ([\w ]+); do", image)
+    assert part in names.split()
+    assert "exec dask %s" in image
+    values = VALUES[part]
+    env = {each["name"]: each["value"] for each in values.get("env", ())}
+    return Program("-m", "dask", part, *arguments, *values.get("extraArgs", ()), env=env)
+
+
+def test_cluster_of_the_chart_speaks_backhaul() -> None:
+    """The arguments are those of the templates, but for ports of this test."""
+    limits = VALUES["worker"]["resources"]["limits"]
+    programs = [program_of_the_chart("dask-scheduler", "--port=0", "--dashboard-address=:0")]
+    try:
+        address = programs[0].wait_for(r"Scheduler at: +(backhaul://\S+)")
+        worker = [address.removeprefix("backhaul://"), "--nthreads", str(limits["cpu"])]
+        worker += ["--memory-limit", limits["memory"], "--no-dashboard"]
+        programs.append(program_of_the_chart("dask-worker", *worker, "--dashboard-address", "0"))
+        with Client(address) as client:
+            client.wait_for_workers(1)
+            assert client.submit(sum, [1, 2]).result() == 3
+            ((worker_address, found),) = client.scheduler_info()["workers"].items()
+        assert worker_address.startswith("backhaul://")
+        assert found["nthreads"] == limits["cpu"]
+    finally:
+        for program in programs:
+            program.kill()
+
+
+def test_image_has_the_commands_of_the_chart(tmp_path: Path) -> None:
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (loop,) = re.findall(r"(for part in .*?done)", image.replace("\\\n", ""), re.DOTALL)
+    subprocess.run(["sh", "-ec", loop.replace("/opt/backhaul/bin", str(tmp_path))], check=True)
+    dask = shutil.which("dask", path=str(Path(sys.executable).parent))
+    assert dask is not None
+    for part in ("scheduler", "worker"):
+        done = subprocess.run(
+            [tmp_path / f"dask-{part}", "--help"],
+            env={"PATH": f"{Path(dask).parent}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"dask {part} [OPTIONS]" in done.stdout

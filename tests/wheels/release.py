@@ -183,6 +183,12 @@ def _extras() -> None:
             raise Failed(f"backhaul.dask without Dask does not say what to install: {asked.stderr}")
         _run(*pip, "backhaul[dask]")
         _run(str(python), "-I", str(Path(__file__).with_name("smoke.py")))
+        bench = [str(python.with_name("backhaul")), "bench", "p2p", "--sizes=8", "--rounds=1"]
+        asked = subprocess.run(bench, capture_output=True, text=True)
+        if "pip install 'backhaul[bench]' (with --find-links dist" not in asked.stderr:
+            raise Failed(f"the absent benchmarks do not say what to install: {asked.stderr}")
+        _run(*pip, "--find-links", str(ROOT / "dist"), "backhaul[bench]")
+        _run(*bench, quiet=True)
 
 
 def _image() -> None:

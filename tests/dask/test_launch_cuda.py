@@ -14,6 +14,8 @@ from distributed.utils_test import gen_test
 from backhaul import BackhaulError, ConfigError
 from backhaul.dask import DGX, CUDACluster, LocalCUDACluster
 from backhaul.dask.launch.cuda import devices
+from backhaul.dask.launch.device_memory import DeviceBytes
+from backhaul.dask.launch.gpu_options import sort_gpu_options
 from backhaul.topology import discover, load
 from tests.dask.machines import machine_with_gpus
 
@@ -63,8 +65,8 @@ async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     async with CUDACluster(**options) as cluster:
         assert list(cluster.worker_spec) == ["gpu1"]
-    # By the name that it has in dask-cuda
-    async with LocalCUDACluster([0], **options) as cluster:
+    # By the name and the order that dask-cuda has; without a limit no driver is asked
+    async with LocalCUDACluster([0], 1, 1, "auto", None, **options) as cluster:
         assert list(cluster.worker_spec) == ["gpu0"]
         with pytest.raises(ConfigError, match="2 workers are more than the 1"):
             cluster.scale(2)
@@ -101,6 +103,32 @@ def test_dgx_has_the_signature_that_it_had() -> None:
         "CUDA_VISIBLE_DEVICES": None,
     }
     assert parameters["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
+
+
+#: Of dask-cuda 26.10, in its order; ``local_directory`` and ``protocol`` are Dask's own
+DEFAULTS_OF_DASK_CUDA: dict[str, Any] = {
+    "CUDA_VISIBLE_DEVICES": None, "n_workers": None, "threads_per_worker": 1,
+    "memory_limit": "auto", "device_memory_limit": "default", "enable_cudf_spill": False,
+    "cudf_spill_stats": 0, "enable_tcp_over_ucx": None, "enable_infiniband": None,
+    "enable_nvlink": None, "enable_rdmacm": None, "rmm_pool_size": None,
+    "rmm_maximum_pool_size": None, "rmm_managed_memory": False, "rmm_async": False,
+    "rmm_allocator_external_lib_list": None, "rmm_release_threshold": None,
+    "rmm_log_directory": None, "rmm_track_allocations": False, "log_spilling": False,
+    "pre_import": None,
+}  # fmt: skip
+
+
+def test_defaults_are_those_of_dask_cuda() -> None:
+    parameters = inspect.signature(LocalCUDACluster).parameters
+    ours = {name: each.default for name, each in parameters.items() if name != "options"}
+    assert list(ours.items()) == list(DEFAULTS_OF_DASK_CUDA.items())[: len(ours)]
+    of_gpus = dict(list(DEFAULTS_OF_DASK_CUDA.items())[4:])
+    found, others = sort_gpu_options(of_gpus)
+    assert not others
+    assert found.device_limit == DeviceBytes("device_memory_limit", 0.8)
+    assert not found.plugins
+    without, _ = sort_gpu_options({})
+    assert without.device_limit is None
 
 
 def test_gpus_are_read_as_cuda_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,39 @@ class CUDACluster(PlannedCluster):
         )
 
 
-#: The name that dask-cuda gives such a cluster, for programs that change only their imports
-LocalCUDACluster = CUDACluster
+class LocalCUDACluster(CUDACluster):
+    """Starts a worker for each GPU, with dask-cuda's defaults: programs change only their imports.
+
+    Parameters
+    ----------
+    CUDA_VISIBLE_DEVICES, n_workers, threads_per_worker, memory_limit, device_memory_limit
+        As for `CUDACluster`, in dask-cuda's order, and with its default for `device_memory_limit`.
+    **options
+        As for `CUDACluster`.
+
+    Raises
+    ------
+    ConfigError
+        As `CUDACluster`.
+    """
+
+    def __init__(
+        self,
+        CUDA_VISIBLE_DEVICES: str | int | Sequence[int | str] | None = None,
+        n_workers: int | None = None,
+        threads_per_worker: int = 1,
+        memory_limit: float | str | None = "auto",
+        device_memory_limit: float | str | None = "default",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            CUDA_VISIBLE_DEVICES,
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            memory_limit=memory_limit,
+            device_memory_limit=device_memory_limit,
+            **options,
+        )
 
 
 def DGX(

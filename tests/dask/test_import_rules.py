@@ -36,7 +36,7 @@ ALLOWED: Final[dict[str, frozenset[str]]] = {
     "scheduler.core": _TRANSPORT | {"scheduler"},
     "worker": _TRANSPORT,
     "worker.core": _TRANSPORT | {"worker"},
-    "exchange": _TRANSPORT,
+    "exchange": _TRANSPORT | {"observe"},
     "local": _BASE | {"resource_pools"},
     "launch": _BASE,
 }

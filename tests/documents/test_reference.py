@@ -56,7 +56,7 @@ def test_every_counter_for_prometheus_is_in_its_reference() -> None:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and re.fullmatch(r"(dask_)?backhaul_\w+|receiv\w+_\w+", node.value)
+        and re.fullmatch(r"(dask_)?backhaul_\w+|receiv\w+_\w+|exchange_\w+", node.value)
     }
     assert names
     assert not [name for name in names if name not in text]

@@ -19,6 +19,7 @@ import numpy as np
 from backhaul.dask.compat.exchange_patches import RECHUNK
 from backhaul.dask.compat.names import List, Task, TaskRef, concatenate3, old_to_new
 from backhaul.dask.exchange.cluster import ClusterView
+from backhaul.dask.observe.exchange_counters import exchange_counters
 
 __all__ = ["assemble", "direct_graph"]
 
@@ -120,11 +121,14 @@ def assemble(pieces: Pieces, chunks: Sequence[Any]) -> Any:
         type(part) is np.ndarray and not part.dtype.hasobject and part.shape == shape
         for part, shape in zip(parts, product(*sizes), strict=True)
     ):
-        return concatenate3(_nested([copy.deepcopy(part) for part in parts], sizes))
+        nested = concatenate3(_nested([copy.deepcopy(part) for part in parts], sizes))
+        exchange_counters.note_chunk(int(getattr(nested, "nbytes", 0)))
+        return nested
     result = np.empty(tuple(map(sum, sizes)), dtype=parts[0].dtype)
     places = product(*(_places(axis) for axis in sizes))
     for place, part in zip(places, parts, strict=True):
         result[place] = part
+    exchange_counters.note_chunk(result.nbytes)
     return result
 
 

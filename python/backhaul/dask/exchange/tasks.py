@@ -44,6 +44,7 @@ from backhaul.dask.exchange.columns import (
 )
 from backhaul.dask.exchange.hashing import is_native, numbers_by_pandas
 from backhaul.dask.exchange.joins import JoinPlan
+from backhaul.dask.observe.exchange_counters import exchange_counters
 
 __all__ = ["FramePlan", "MergePlan", "bundle", "transfer", "unpack", "unpack_merge"]
 
@@ -211,7 +212,9 @@ def unpack(blocks: Iterable[AnyBlock | None], slot: int, plan: FramePlan) -> pd.
         As for `transfer`.
     """
     with _failing(plan, "unpack"):
-        return _assembled(blocks, slot, plan)
+        output = _assembled(blocks, slot, plan)
+    exchange_counters.note_output(plan.token, len(output))
+    return output
 
 
 def unpack_merge(
@@ -221,6 +224,17 @@ def unpack_merge(
     plan: MergePlan,
 ) -> pd.DataFrame:
     """Make an output partition of a merge; the arguments are those of `unpack` for both frames."""
+    output = _merged(left, right, slot, plan)
+    exchange_counters.note_output(plan.left.token, len(output))
+    return output
+
+
+def _merged(
+    left: Iterable[AnyBlock | None],
+    right: Iterable[AnyBlock | None],
+    slot: int,
+    plan: MergePlan,
+) -> pd.DataFrame:
     if plan.join is not None:
         lefts, rights = _native_of(left), _native_of(right)
         if lefts and rights:
@@ -287,9 +301,11 @@ def _stored(
     try:
         file = block_store.file_for(plan.token, nbytes, plan.memory_bytes)
         if file is not None:
-            return write(file)
+            block = write(file)
     except OSError as error:
+        file = None
         logger.warning("A block of an exchange stays in memory, as a file fails: %s", error)
+    exchange_counters.note_block(plan.token, nbytes, in_file=file is not None)
     return block
 
 

@@ -15,6 +15,7 @@ from backhaul.dask.compat.instance_patches import SCHEDULER_ACCOUNT
 from backhaul.dask.config.settings import transfers_links_max
 from backhaul.dask.observe import dashboard, prometheus
 from backhaul.dask.observe.counters import Report, Reporter
+from backhaul.dask.observe.exchange_counters import ExchangeAccount
 from backhaul.dask.observe.heartbeat import METRIC
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
@@ -71,6 +72,8 @@ class Account:
         self.spills = SpillHistory()
         #: Bytes that the workers received lately, by lane
         self.history = TransferHistory()
+        #: Counts of the last exchanges
+        self.exchanges = ExchangeAccount()
         #: Called with the address of a worker that has reported links, and with the report
         self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
@@ -106,6 +109,7 @@ class Account:
         try:
             self.history.note(self._ledger.handle_report(address, report, time()), monotonic())
             self.links.handle_report(address, self._scheduler.workers[address].host, report)
+            self.exchanges.note(address, report.get("exchanges", ()))
             for told in self.listeners:
                 told(address, report)
         except Exception as error:

@@ -13,6 +13,7 @@ from backhaul.dask.compat.operations import TRANSFERS
 from backhaul.dask.config.settings import transfers_links_max
 from backhaul.dask.observe import prometheus
 from backhaul.dask.observe.counters import Reporter
+from backhaul.dask.observe.exchange_counters import exchange_counters
 from backhaul.dask.observe.fetch_latency import request_s_of
 
 __all__ = ["METRIC", "WorkerMetric", "install", "nic_bytes_per_s", "report_of"]
@@ -51,6 +52,7 @@ class WorkerMetric:
         self._reports_all = False
         report["nic_bytes_per_s"] = self._nic_bytes_per_s
         report["request_s"] = request_s_of(worker)
+        report["exchanges"] = exchange_counters.report()
         return report
 
     def report_all(self) -> None:

@@ -1,4 +1,4 @@
-"""Counters of received data, and gauges of memory, in Dask's metrics for Prometheus: ``/metrics``.
+"""Received data, exchanges and memory in Dask's metrics for Prometheus: ``/metrics``.
 
 Workers and the scheduler each tell what they received themselves, so a sum over all targets counts
 each message once. Labels are the host of the sender, the lane and the class of message sizes. The
@@ -22,11 +22,12 @@ from backhaul.dask.observe.counters import (
     size_class_name,
     timed_bytes_min,
 )
+from backhaul.dask.observe.exchange_counters import exchange_counters
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["FlowCollector", "MemoryCollector", "install"]
+__all__ = ["ExchangeCollector", "FlowCollector", "MemoryCollector", "install"]
 
 #: Hosts with a label of their own: the first that sent anything. With four lanes and six classes
 #: that is at most 1560 series of each kind, and usually a few dozen.
@@ -91,6 +92,40 @@ class FlowCollector:
         return found
 
 
+class ExchangeCollector:
+    """Gives the counters of exchanges of this process to ``prometheus_client``."""
+
+    def describe(self) -> list[CounterMetricFamily]:
+        """Give nothing, so that nothing is read when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Read all counters."""
+        from prometheus_client.core import CounterMetricFamily
+
+        total = exchange_counters.total()
+        for name, text, in_memory, in_file in (
+            ("exchange_blocks", "Blocks of exchanges", total.blocks, total.file_blocks),
+            (
+                "exchange_block_bytes",
+                "Bytes of blocks of exchanges",
+                total.block_bytes,
+                total.file_bytes,
+            ),
+        ):
+            family = CounterMetricFamily(_full_name(name), text, labels=("place",))
+            family.add_metric(("memory",), in_memory)
+            family.add_metric(("file",), in_file)
+            yield family
+        for name, text, count in (
+            ("exchange_outputs", "Output partitions of exchanges", total.outputs),
+            ("exchange_output_rows", "Rows of those output partitions", total.output_rows),
+            ("exchange_chunks", "Chunks of arrays assembled by exchanges", total.chunks),
+            ("exchange_chunk_bytes", "Bytes of those chunks", total.chunk_bytes),
+        ):
+            yield CounterMetricFamily(_full_name(name), text, value=count)
+
+
 class MemoryCollector:
     """Gives the memory of this process by its use to ``prometheus_client``."""
 
@@ -131,4 +166,5 @@ def install() -> None:
         return
     prometheus_client.REGISTRY.register(FlowCollector())
     prometheus_client.REGISTRY.register(MemoryCollector())
+    prometheus_client.REGISTRY.register(ExchangeCollector())
     _is_installed = True

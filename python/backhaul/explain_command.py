@@ -43,11 +43,13 @@ def explain(*, address: str, as_json: bool, trace_file: str | None, idle: float)
     from distributed import Client
 
     from backhaul.dask import explain as find_limit
-    from backhaul.doctor.cluster import TIMEOUT_S, refusal
+    from backhaul.doctor.cluster import TIMEOUT_S, advice_for, refusal
     from backhaul.errors import NotObserved
 
     if (reason := refusal(address)) is not None:
-        raise click.ClickException(f"{address} is not reached in {TIMEOUT_S} s: {reason}")
+        raise click.ClickException(
+            f"{address} is not reached in {TIMEOUT_S} s: {reason}\n{advice_for(reason)}"
+        )
     try:
         with Client(address, timeout=TIMEOUT_S, set_as_default=False) as client:
             found: Any = find_limit(client, idle=idle)

@@ -13,6 +13,9 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.security import Security
 from distributed.utils_test import gen_test
 
+import backhaul
+from backhaul.doctor.cluster import examine
+
 _PARTS = (("cert", "pem"), ("key", "key"))
 
 
@@ -144,3 +147,20 @@ def test_a_cluster_of_processes_is_encrypted_with_certificates_in_memory(tmp_pat
         [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.stdout.strip() == "encrypted", run.stderr
+
+
+def test_the_doctor_says_how_to_reach_a_cluster_with_certificates_or_a_secret(
+    certificates: Path,
+) -> None:
+    files = (certificates / name for name in ("ca.pem", "scheduler.pem", "scheduler.key"))
+    with backhaul.listen("127.0.0.1:0", tls=backhaul.Tls(*files)) as listener:
+        (finding,) = examine(f"backhaul://{listener.address}")
+        assert "the peer speaks TLS" in finding.detail
+        assert "distributed.comm.tls.ca-file" in finding.advice
+    context = backhaul.Context(secret=b"0123456789abcdef")
+    with context, context.listen("127.0.0.1:0") as listener:
+        (finding,) = examine(f"backhaul://{listener.address}")
+        assert "secret" in finding.detail
+        assert "distributed.comm.backhaul.secret-file" in finding.advice
+    (finding,) = examine("tcp://127.0.0.1:9")
+    assert "does this host reach it" in finding.advice

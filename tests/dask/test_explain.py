@@ -120,6 +120,17 @@ def test_tasks_that_compute_limit_a_job_themselves(client: Client) -> None:
     assert found.is_whole
 
 
+def test_keys_that_are_tuples_are_shown_as_dask_shows_them(client: Client) -> None:
+    start_s = time.time()
+    graph = {("part-of-a-job", 0): (sleep, 0, 0.0), ("whole",): (sleep, ("part-of-a-job", 0), 0.0)}
+    client.get(graph, ("whole",))
+    found = explained(client, start_s)
+    keys = {
+        event["args"]["key"] for event in found.trace()["traceEvents"] if "key" in event["args"]
+    }
+    assert keys == {"('part-of-a-job', 0)", "('whole',)"}
+
+
 def test_straggler_is_named(client: Client) -> None:
     start_s = time.time()
     futures = client.map(sleep_by_number, range(12))

@@ -15,6 +15,7 @@ from distributed import Client
 
 from backhaul.dask import LocalCluster, lanes
 from backhaul.dask.launch.command import main
+from backhaul.dask.launch.supervisor import reason_of
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Program, Start
@@ -185,6 +186,13 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
     assert "another --name" in last
     first.process.send_signal(signal.SIGTERM)
     assert_all_ended(first)
+
+
+def test_a_name_that_another_command_took_meanwhile_is_told_with_the_option() -> None:
+    error = RuntimeError("Worker failed to start.")
+    error.__cause__ = ValueError("Unexpected response from register: 'name taken, vm-numa0'")
+    assert "give these another --name" in reason_of(error)
+    assert "vm-numa0" in reason_of(error)
 
 
 def test_workers_end_with_their_scheduler(start: Start) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from backhaul.doctor.findings import Finding, State
 
-__all__ = ["TIMEOUT_S", "examine", "refusal"]
+__all__ = ["TIMEOUT_S", "advice_for", "examine", "refusal"]
 
 #: Longest time for a scheduler to answer, in seconds
 TIMEOUT_S = 10
@@ -36,8 +36,7 @@ def examine(address: str) -> Iterator[Finding]:
     reason = refusal(address)
     if reason is not None:
         said = f"not reached (time limit {TIMEOUT_S} s): {reason}"
-        advice = "is it that of a scheduler, and does this host reach it?"
-        yield Finding(_TOPIC, address, State.BROKEN, said, advice)
+        yield Finding(_TOPIC, address, State.BROKEN, said, advice_for(reason))
         return
     with Client(address, timeout=TIMEOUT_S, set_as_default=False) as client:
         # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
@@ -61,6 +60,18 @@ def refusal(address: str) -> str | None:
     except (OSError, ValueError, RuntimeError) as error:
         return _innermost(error)
     return None
+
+
+def advice_for(reason: str) -> str:
+    """Return what to do, by the reason for which a scheduler was not reached."""
+    if "secret" in reason:
+        return "set distributed.comm.backhaul.secret-file, as docs/security.md says"
+    if "TLS" in reason or "ertificate" in reason:
+        return (
+            "set distributed.comm.tls.ca-file, client.cert and client.key, as "
+            "docs/guides/encryption.md says"
+        )
+    return "is it that of a scheduler, and does this host reach it?"
 
 
 async def _identify(address: str) -> None:

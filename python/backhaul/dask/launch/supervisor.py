@@ -15,7 +15,7 @@ from backhaul.dask.launch.scheduler_probe import root_cause
 from backhaul.dask.launch.worker_specs import Spec
 from backhaul.topology._json import cpu_list
 
-__all__ = ["WorkerFailed", "run_workers"]
+__all__ = ["WorkerFailed", "reason_of", "run_workers"]
 
 #: How often to say who is still missing, in seconds
 _PATIENCE_S = 5.0
@@ -85,7 +85,7 @@ async def _work(address: str, nannies: Mapping[str, Nanny], say: Callable[[str],
                 task.result()
             except Exception as error:
                 called = nannies[name].name
-                why = root_cause(error)
+                why = reason_of(error)
                 raise WorkerFailed(
                     f"worker {called} did not start (scheduler at {address}): {why}"
                 ) from error
@@ -98,6 +98,17 @@ async def _work(address: str, nannies: Mapping[str, Nanny], say: Callable[[str],
             say(f"waiting for {len(pending)} of {len(starting)} ({missing}) to reach {address}")
     await asyncio.gather(*(nanny.finished() for nanny in nannies.values()))
     say("all workers have ended")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line why a worker did not start, and what to do if its name is taken.
+
+    Names are compared before workers start, but two commands may start at the same time.
+    """
+    why = root_cause(error)
+    if "name taken" in why:
+        return f"the cluster has a worker of that name already, give these another --name ({why})"
+    return why
 
 
 async def _end(nannies: Mapping[str, Nanny]) -> None:

@@ -7,6 +7,7 @@ the scheduler; the handler of ``task-finished`` appends the others. A request re
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from distributed import Scheduler
@@ -52,6 +53,7 @@ class RunKeeper:
         self._scheduler = scheduler
         self.record = RunRecord(runs_max)
         self._upstream_finished: Any = scheduler.handle_task_finished
+        self._key_of: Callable[[str], Any] = str
 
     def attach(self) -> None:
         """Install the handlers on the scheduler."""
@@ -59,6 +61,11 @@ class RunKeeper:
         ours = {finished: self.handle_task_finished, runs: self.runs}
         if replaced := SCHEDULER_ACCOUNT.install(self._scheduler, ours):
             self._upstream_finished = replaced[finished].original
+
+    def record_from(self, core: Any, key_of: Callable[[str], Any]) -> None:
+        """Let a core append its runs, with the texts that it has for keys."""
+        self._key_of = key_of
+        core.record_runs(self.record)
 
     def handle_task_finished(self, key: Any, worker: str, stimulus_id: str, **message: Any) -> None:
         """Append the run; replaces `distributed.Scheduler.handle_task_finished`."""
@@ -80,4 +87,5 @@ class RunKeeper:
 
     def runs(self, start_s: float = 0.0) -> Any:
         """Return the runs that ended at or after a time, and how many were dropped so far."""
-        return self.record.since(start_s)
+        runs, dropped = self.record.since(start_s)
+        return [(str(self._key_of(text)), *others) for text, *others in runs], dropped

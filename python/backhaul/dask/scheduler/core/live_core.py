@@ -233,7 +233,7 @@ class LiveCore:
     def _take_place(self, undo: contextlib.ExitStack) -> None:
         scheduler = self.scheduler
         if (keeper := run_record.installed(scheduler)) is not None:
-            self.core.record_runs(keeper.record)
+            keeper.record_from(self.core, KeyTexts().key)
         self.admission = ResourceAdmission(self)
         self._placement = place_by_links(self.core, scheduler)
         self.core.log_transitions(False)

@@ -66,7 +66,8 @@ def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     if not library.exists() or library.stat().st_mtime < changed_at:
         if shutil.which("cargo") is None:
             pytest.skip("the driver that needs no GPU is not built, and there is no cargo")
-        command = ["cargo", "build", "--quiet", "-p", "backhaul-testkit", "--example", "fake_cuda"]
+        command = ["cargo", "build", "--locked", "--quiet"]
+        command += ["-p", "backhaul-testkit", "--example", "fake_cuda"]
         subprocess.run(command, cwd=_ROOT, check=True)
         # Cargo leaves it as it is where only times have changed.
         library.touch()

@@ -28,9 +28,10 @@ for sanitizer in "$@"; do
     # One test after another under ThreadSanitizer: memory is mapped and unmapped by system calls that it
     # does not see, so what two tests have had at the same address, in turn, would be a race to it.
     # Nor the test of a limit to the address space, of which it needs terabytes itself.
+    # The standard library that is built with ThreadSanitizer has a lock file of its own.
     case $sanitizer in
         thread) standard=-Zbuild-std tests='-- --test-threads=1 --skip process_out_of_memory_is_told_so' ;;
-        *) standard= tests= ;;
+        *) standard=--locked tests= ;;
     esac
     run() {
         # Nothing, or some words

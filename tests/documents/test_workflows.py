@@ -50,6 +50,20 @@ def test_every_call_of_cargo_keeps_to_the_lock_file() -> None:
     assert not [line for line in builds if "--locked" not in line]
 
 
+def test_programs_of_tests_keep_to_the_lock_file() -> None:
+    scripts = [*(ROOT / "tests").rglob("*.sh"), *(ROOT / "tests").rglob("*.py")]
+    calls = [
+        line
+        for path in scripts
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r'\bcargo(?: \+\S+ |", ")(test|build|check|publish|tree)\b', line)
+    ]
+    # A test's own text, and a line whose variable has the option where it may have it
+    calls = [line for line in calls if "parts." not in line and "$standard" not in line]
+    assert len(calls) >= 4
+    assert not [line for line in calls if "--locked" not in line]
+
+
 def test_wheel_has_few_crates_of_others() -> None:
     """Counts the crates that are linked into the module, so without macros."""
     command = ["cargo", "tree", "--locked", "--package", "backhaul-python", "--prefix", "none"]

@@ -153,7 +153,7 @@ def _build_tests() -> None:
     (BUNDLE / "bin").mkdir()
     for name, arguments in RUST_TESTS:
         built = subprocess.run(
-            ["cargo", "test", "--no-run", "--message-format=json", *arguments],
+            ["cargo", "test", "--locked", "--no-run", "--message-format=json", *arguments],
             check=True,
             cwd=ROOT,
             stdout=subprocess.PIPE,

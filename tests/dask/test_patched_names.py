@@ -52,6 +52,8 @@ OURS = {
     "comm/device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made, and a cell of our matrix
     "observe/dashboard.py": {"cell", "doc", "page", "view"},
+    "observe/exchange_counters.py": {"of_workers"},
+    "observe/exchange_view.py": {"self"},
     "observe/history_view.py": {"data", "plot", "self"},
     "observe/matrix_view.py": {"grid", "hosts", "plot", "self"},
     "observe/transfer_history.py": {"found", "kind", "rates"},

@@ -19,6 +19,7 @@ from distributed import Client, LocalCluster
 
 from backhaul.dask.observe import dashboard
 from backhaul.dask.observe.counters import Counts
+from backhaul.dask.observe.exchange_counters import ExchangeAccount
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
 from backhaul.dask.observe.matrix import Matrix, Peer, matrix_of
@@ -321,7 +322,11 @@ def test_without_bokeh_there_is_no_page_and_the_log_says_so(
     scheduler: Any = object()
     with caplog.at_level(logging.INFO, logger="backhaul.dask.observe.dashboard"):
         assert not dashboard.install(
-            scheduler, lambda: Ledger(links_max=1), LinkAccount(1), TransferHistory()
+            scheduler,
+            lambda: Ledger(links_max=1),
+            LinkAccount(1),
+            TransferHistory(),
+            ExchangeAccount(),
         )
     assert "bokeh is missing" in caplog.text
 

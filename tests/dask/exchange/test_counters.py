@@ -19,12 +19,14 @@ from backhaul.dask.observe.exchange_counters import (
     ExchangeCounters,
     ExchangeCounts,
 )
+from backhaul.dask.observe.exchange_view import ExchangeView, exchange_table
 from tests.dask.exchange.conftest import DEADLINE_S, kept
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 pytest.importorskip("prometheus_client")
+pytest.importorskip("bokeh")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,17 @@ def test_a_skewed_shuffle_is_counted_by_workers_and_scheduler(
     assert counts.skew == pytest.approx(largest * 12 / rows)
 
 
+def shown(client: Client) -> str:
+    """Open the dashboard's page, and read its table of exchanges."""
+    session = pytest.importorskip("bokeh.client").pull_session(
+        url=client.dashboard_link.replace("/status", "/backhaul")
+    )
+    try:
+        return str(session.document.get_model_by_name("backhaul-exchanges").text)
+    finally:
+        session.close()
+
+
 def test_both_sides_of_a_merge_are_one_exchange(observed: Client, exchanged: list[bool]) -> None:
     left, right = (
         dd.from_pandas(pd.DataFrame({"key": np.arange(90), name: 1}), npartitions=9)
@@ -108,6 +121,20 @@ def test_both_sides_of_a_merge_are_one_exchange(observed: Client, exchanged: lis
     counts = reported(observed, "merge ", 9)
     assert counts.blocks == 18
     assert counts.output_rows == 90
+    page = shown(observed)
+    (line,) = (line for line in page.split("</tr>") if 'class="text">merge ' in line)
+    # Blocks, bytes, files, outputs, rows, skew
+    cells = [cell.rpartition(">")[2] for cell in line.split("</td>")[1:-1]]
+    assert cells[0] == "18"
+    assert cells[2:5] == ["–", "9", "90"]
+    assert float(cells[5]) == pytest.approx(counts.skew, abs=0.06)
+
+
+def test_spilled_blocks_and_names_are_shown() -> None:
+    assert ExchangeView(ExchangeAccount()).root.text == ""
+    table = exchange_table({"shuffle <0123456789>": ExchangeCounts(1, 10, 2, 2_000_000)})
+    assert "<td>2.00 MB in 2</td>" in table
+    assert "shuffle &lt;0123456<" in table
 
 
 def test_chunks_of_arrays_are_counted(observed: Client) -> None:

@@ -40,7 +40,9 @@ def install(scheduler: Scheduler) -> None:
         return
     prometheus.install()
     try:
-        dashboard.install(scheduler, account.current, account.links, account.history)
+        dashboard.install(
+            scheduler, account.current, account.links, account.history, account.exchanges
+        )
     except Exception:
         # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
         logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)

@@ -2,7 +2,7 @@
 
 The page is an application of Bokeh's beside Dask's own, on the same server and port, and has its
 entry in the navigation of all pages. Without Bokeh, or with the dashboard switched off, there is
-none. It consists of views, one below the other: `matrix_view`, `history_view`.
+none. It consists of views, one below the other: `matrix_view`, `history_view`, `exchange_view`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from jinja2 import Environment, FileSystemLoader
 from tornado.ioloop import IOLoop
 
 from backhaul.dask.compat.instance_patches import DASHBOARD_PAGES
+from backhaul.dask.observe.exchange_counters import ExchangeAccount
+from backhaul.dask.observe.exchange_view import ExchangeView
 from backhaul.dask.observe.history_view import HistoryView
 from backhaul.dask.observe.ledger import Ledger
 from backhaul.dask.observe.link_estimates import LinkAccount
@@ -66,6 +68,7 @@ def install(
     ledger: Callable[[], Ledger],
     links: LinkAccount,
     history: TransferHistory,
+    exchanges: ExchangeAccount,
 ) -> bool:
     """Add the page to a scheduler's dashboard; does nothing if it has none.
 
@@ -79,6 +82,8 @@ def install(
         Estimates of links.
     history : TransferHistory
         Bytes of the last minutes.
+    exchanges : ExchangeAccount
+        Counts of the last exchanges.
 
     Returns
     -------
@@ -107,7 +112,7 @@ def install(
         (slot,) = DASHBOARD_PAGES.slots
         DASHBOARD_PAGES.install(variables, {slot: [*pages[:at], PAGE.strip("/"), *pages[at:]]})
     application = BokehApplication(
-        {PAGE: functools.partial(_document, ledger, links, history)},
+        {PAGE: functools.partial(_document, ledger, links, history, exchanges)},
         scheduler,
         prefix=shown[0].prefix,
         template_variables=variables,
@@ -122,6 +127,7 @@ def _document(
     ledger: Callable[[], Ledger],
     links: LinkAccount,
     history: TransferHistory,
+    exchanges: ExchangeAccount,
     scheduler: Scheduler,
     extra: dict[str, Any],
     doc: Document,
@@ -129,6 +135,7 @@ def _document(
     views: list[View] = [
         MatrixView(lambda by_host: _look(scheduler, ledger(), links, by_host)),
         HistoryView(history),
+        ExchangeView(exchanges),
     ]
     page = Page(views)
     page.update()

@@ -66,6 +66,11 @@ class ExchangeCounts:
         self.output_rows += rows
         self.output_rows_max = max(self.output_rows_max, rows)
 
+    def add_chunk(self, nbytes: int) -> None:
+        """Count an assembled chunk."""
+        self.chunks += 1
+        self.chunk_bytes += nbytes
+
     def values(self) -> list[int]:
         """List the counts in the order of the fields."""
         return [getattr(self, name) for name in _NAMES]
@@ -118,8 +123,7 @@ class ExchangeCounters:
     def note_chunk(self, nbytes: int) -> None:
         """Count an assembled chunk."""
         with self._lock:
-            self._total.chunks += 1
-            self._total.chunk_bytes += nbytes
+            self._total.add_chunk(nbytes)
 
     def total(self) -> ExchangeCounts:
         """Return the counts of all exchanges."""
@@ -170,10 +174,10 @@ class ExchangeAccount:
 
     def by_name(self) -> dict[str, ExchangeCounts]:
         """Add up the counts of each exchange over its workers, the last exchange first."""
-        found = {}
-        for name, of_workers in reversed(self._by_name.items()):
-            found[name] = functools.reduce(ExchangeCounts.plus, of_workers.values())
-        return found
+        return {
+            name: functools.reduce(ExchangeCounts.plus, of_workers.values())
+            for name, of_workers in reversed(self._by_name.items())
+        }
 
 
 #: Counts of this process

@@ -80,7 +80,10 @@ def _install(server: object) -> None:
     """Install accelerations in this process and on one server; imports them at the first comm."""
     activation = importlib.import_module("backhaul.dask.compat.activation")
     activation.install()
-    activation.install_for(server)
+    if server is None:
+        activation.install_for_connecting_clients()
+    else:
+        activation.install_for(server)
 
 
 before_comms.append(_install)

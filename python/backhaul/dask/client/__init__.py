@@ -1,8 +1,8 @@
 """Accelerations of Dask's client: submitting, waiting for results, and keeping small ones.
 
-Entry points: patches of `Client`, `Future` and `as_completed` call `submit`, `map`, `graph` and
-`compute` (compact messages), `blocking_wait` and `blocking_gather` (threads that wait),
-`as_completed`, `result_cache` (results that arrive with the news) and `request_order`.
+Entry points: `methods` installs on a client that connects `submit`, `map`, `graph` and `compute`
+(compact messages), `blocking_gather`, `result_cache` (results that arrive with the news) and
+`request_order`; patches of `Future` and `as_completed` call `blocking_wait` and `as_completed`.
 
 Threads: a thread of the program sends by `send`; while it waits it may read the stream in the place
 of the event loop (`reader_thread`), one thread at a time. All other work is done by the event loop;

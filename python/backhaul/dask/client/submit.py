@@ -195,10 +195,12 @@ def may_submit(client: Client, operation: str) -> bool:
         `SUBMIT`, `MAP` or `GRAPH`.
     """
     kind = type(client)
+    own = vars(client).get("_graph_to_futures")
     return (
         client.status == "running"
         and (kind is Client or kind._graph_to_futures is Client._graph_to_futures)
-        and "_graph_to_futures" not in vars(client)
+        # A program may have put its own there.
+        and (own is None or own.__code__.co_filename == _GRAPH_FILE)
         and sends_by_outbox(client)
         and _understands(client, operation)
     )
@@ -244,6 +246,7 @@ _FRAMES: Final = 3
 _FILES: Final = tuple(
     str(Path(__file__).with_name(f"{name}.py")) for name in ("submit", "map", "graph", "compute")
 )
+_GRAPH_FILE: Final = _FILES[2]
 
 
 class _Sending:

@@ -7,7 +7,8 @@ Importing Backhaul changes nothing. Functions that a process shares are replaced
 - by the preload `backhaul.dask.preload`, for a process that speaks ``tcp://`` only.
 
 Patches of one scheduler, worker or nanny are installed on that object, at its first listener or by
-the same preload. Each replacement has a switch in the configuration, read at that moment.
+the same preload; those of a client when it connects. Each replacement has a switch in the
+configuration, read at that moment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from itertools import chain
 from typing import Any, Final
 
 import distributed
-from distributed import Nanny, Scheduler, Worker
+from distributed import Client, Nanny, Scheduler, Worker
+from distributed.core import ConnectionPool
 
 from backhaul._locks import RLock
 from backhaul.dask.compat.installed import INSTALLED
@@ -28,7 +30,15 @@ from backhaul.dask.compat.patching import READ_RELEASES, Patch, Refusal, log_ref
 from backhaul.dask.compat.process_patches import PATCHES
 from backhaul.dask.config.settings import switched_on
 
-__all__ = ["SUPPORTED", "install", "install_for", "installed", "missing_features", "uninstall"]
+__all__ = [
+    "SUPPORTED",
+    "install",
+    "install_for",
+    "install_for_connecting_clients",
+    "installed",
+    "missing_features",
+    "uninstall",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -101,13 +111,29 @@ def install_for(server: Any) -> None:
     Parameters
     ----------
     server : object
-        Anything that a preload or a listener may belong to. Schedulers, workers and nannies have
-        such matters; a worker's are those of the context that starts it.
+        Anything that a preload or a listener may belong to. Schedulers, workers, nannies and
+        clients have such matters; a worker's are those of the context that starts it.
     """
     for kind, features in _FEATURES.items():
         if isinstance(server, kind):
             for feature in features:
                 feature.install_for(server)
+
+
+def install_for_connecting_clients() -> None:
+    """Replace what concerns the clients of this process that connect to a scheduler now."""
+    while True:
+        try:
+            pools = list(ConnectionPool._instances)
+        except RuntimeError:
+            # Another thread has made a pool meanwhile.
+            continue
+        break
+    for pool in pools:
+        # A client is the server of its pool; Dask lists clients only once they are connected.
+        client = None if pool.server is None else pool.server()
+        if isinstance(client, Client) and client._connecting_to_scheduler:
+            install_for(client)
 
 
 @dataclass(frozen=True)
@@ -186,6 +212,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
         _Feature("exchange.cluster", "install_for_worker", switch="exchange"),
     ),
     Nanny: (_Feature("worker.memory", "install_for_nanny"),),
+    Client: (_Feature("client.methods"),),
 }
 
 

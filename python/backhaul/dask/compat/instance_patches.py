@@ -23,7 +23,9 @@ from backhaul.dask.compat.patching import InstancePatch, Requirement, of
 from backhaul.dask.compat.resource_patches import RESOURCE_PATCHES
 
 __all__ = [
+    "CLIENT_REQUESTS",
     "CLIENT_RESULTS",
+    "CLIENT_SUBMISSIONS",
     "DASHBOARD_PAGES",
     "DATA_REQUESTS",
     "DESIRED_KEYS",
@@ -147,21 +149,92 @@ DATA_REQUESTS: Final = InstancePatch(
 )
 
 
-#: Reports to a client about its keys: `backhaul.dask.client.result_cache` keeps their results
+#: Reports to a client about its keys: `backhaul.dask.client.result_cache` keeps their results, and
+#: drops those that are released, or that a function which the client runs may replace; `gather`
+#: takes them without the event loop
 CLIENT_RESULTS: Final = InstancePatch(
     shown="Client",
     without="small results are fetched",
-    slots=tuple(
-        f"_stream_handlers[{operation}]"
-        for operation in (
-            *(RESULT, "key-in-memory", "lost-data", "cancelled-keys", "task-retried"),
-            *("task-erred", "restart"),
-        )
+    slots=(
+        *("_handle_report", "_release_key", "_gather_remote", "_run", "gather"),
+        *(
+            f"_stream_handlers[{operation}]"
+            for operation in (
+                *(RESULT, "key-in-memory", "lost-data", "cancelled-keys", "task-retried"),
+                *("task-erred", "restart"),
+            )
+        ),
     ),
-    read=of(
-        "Client",
-        "_handle_key_in_memory _handle_lost_data _handle_cancelled_keys _handle_retried_key "
-        "_handle_task_erred _handle_restart",
+    read=(
+        *of(
+            "Client",
+            "_handle_key_in_memory _handle_lost_data _handle_cancelled_keys _handle_retried_key "
+            "_handle_task_erred _handle_restart _start _release_key _gather_remote _gather _run "
+            "gather sync",
+        ),
+        "handle_report",
+        "log_errors",
+        "FutureState",
+    ),
+)
+
+#: No expression: one pickle of a task, or of the calls of a map, without a look by the scheduler;
+#: likewise for graphs whose tasks are there already, and for those of many Delayed objects, whose
+#: simplified and tuned expression is made in one step
+CLIENT_SUBMISSIONS: Final = InstancePatch(
+    shown="Client",
+    without="each task, map or graph is submitted as an expression",
+    slots=("submit", "map", "_graph_to_futures", "compute"),
+    read=(
+        *of("Client", "submit map compute _graph_to_futures _send_to_scheduler_safe _inc_ref"),
+        *of("Task", "__init__ __call__ __getstate__ __setstate__"),
+        "GraphNode.dependencies",
+        "parse_input",
+        "dask.tokenize",
+        *of("Future", "__init__ _bind_late"),
+        "FutureState.__init__",
+        *of("MapExpr", "keys _layer"),
+        "update_graph",
+        "materialize_graph",
+        "cull_graph",
+        "LLGExpr",
+        "dask.base:collections_to_expr",
+        "get_collections_metadata",
+        *of(
+            "Expr",
+            "__new__ _reconstruct dependencies rewrite simplify_once simplify lower_once "
+            "lower_completely optimize fuse finalize_compute __dask_graph__ _simplify_down "
+            "_simplify_up _lower _tune_down _tune_up",
+        ),
+        "ExprSequence",
+        "FinalizeCompute",
+        "HLGExpr",
+        "HLGExprGroup",
+        "HLGExprSequence",
+        "HLGFinalizeCompute",
+        "optimize_until",
+        "dask.highlevelgraph:HighLevelGraph",
+        *of(
+            "dask.delayed:Delayed",
+            "__init__ __dask_graph__ __dask_keys__ __dask_postcompute__",
+        ),
+    ),
+)
+
+#: Requests of a client: news of its stream may come ahead of the answer to a request that causes
+#: it (`backhaul.dask.client.request_order`), and Backhaul is among the versions
+CLIENT_REQUESTS: Final = InstancePatch(
+    shown="Client",
+    without="results of a short task that is retried, or of a dataset that is removed, may be lost",
+    slots=("_retry", "_get_dataset", "get_versions"),
+    read=(
+        *of(
+            "Client",
+            "_retry _get_dataset _inform_scheduler_of_futures get_versions _get_versions",
+        ),
+        *of("FutureState", "__init__ retry"),
+        "Scheduler.stimulus_retry",
+        *of("distributed.publish:PublishExtension", "put get delete"),
     ),
 )
 
@@ -438,6 +511,8 @@ INSTANCE_PATCHES: Final = (
     WORKER_RESULTS,
     DATA_REQUESTS,
     CLIENT_RESULTS,
+    CLIENT_SUBMISSIONS,
+    CLIENT_REQUESTS,
     GRAPH_STATE,
     EVICTION,
     STORE_FILE,

@@ -43,6 +43,7 @@ __all__ = [
     "Replacement",
     "Requirement",
     "log_refusal",
+    "named_as",
     "of",
     "source_digest",
 ]
@@ -131,10 +132,7 @@ class Function:
             importlib.import_module(f"backhaul.dask.{module}"), function
         )
         original = self.current()
-        ours = make(original)
-        for attribute in ("__name__", "__qualname__", "__doc__"):
-            if (value := getattr(original, attribute, None)) is not None:
-                setattr(ours, attribute, value)
+        ours = named_as(original, make(original))
         return functools.partial(_replace_attribute, self.place, self.name, ours, original)
 
 
@@ -452,6 +450,14 @@ def _cause(package: str | None, names: list[str]) -> str:
 
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def named_as(original: Any, ours: Any) -> Any:
+    """Give a function the names and the docstring of the one that it replaces, and return it."""
+    for attribute in ("__name__", "__qualname__", "__doc__"):
+        if (value := getattr(original, attribute, None)) is not None:
+            setattr(ours, attribute, value)
+    return ours
 
 
 def of(owner: str, names: str) -> tuple[str, ...]:

@@ -150,90 +150,6 @@ PATCHES: tuple[Patch, ...] = (
             "Client._release_key",
         ),
     ),
-    # No expression: one pickle of a task, or of the calls of a map, without a look by the scheduler
-    Patch(
-        switch="hot-path.submit",
-        functions=(
-            Function("Client.submit", "client.submit.compact_submit"),
-            Function("Client.map", "client.map.compact_map"),
-        ),
-        read=(
-            *of("Client", "submit map _graph_to_futures _send_to_scheduler_safe _inc_ref"),
-            *of("Task", "__init__ __call__ __getstate__ __setstate__"),
-            "GraphNode.dependencies",
-            "parse_input",
-            "dask.tokenize",
-            *of("Future", "__init__ _bind_late"),
-            "FutureState.__init__",
-            *of("MapExpr", "keys _layer"),
-        ),
-    ),
-    # Graphs whose tasks are there already, likewise
-    Patch(
-        switch="hot-path.submit",
-        functions=(Function("Client._graph_to_futures", "client.graph.compact_graph"),),
-        read=(
-            *of("Client", "_graph_to_futures _send_to_scheduler_safe"),
-            "update_graph",
-            "materialize_graph",
-            "cull_graph",
-            "LLGExpr",
-            "HLGExpr",
-            "HLGExprGroup",
-            "HLGExprSequence",
-            "HLGFinalizeCompute",
-            *of("Task", "__init__ __call__ __getstate__ __setstate__"),
-            "GraphNode.dependencies",
-        ),
-    ),
-    # The simplified and tuned expression of many Delayed objects, in one step
-    Patch(
-        switch="hot-path.submit",
-        functions=(Function("Client.compute", "client.compute.compact_compute"),),
-        read=(
-            "Client.compute",
-            "dask.base:collections_to_expr",
-            "get_collections_metadata",
-            *of(
-                "Expr",
-                "__new__ _reconstruct dependencies rewrite simplify_once simplify lower_once "
-                "lower_completely optimize fuse finalize_compute __dask_graph__ _simplify_down "
-                "_simplify_up _lower _tune_down _tune_up",
-            ),
-            "ExprSequence",
-            "FinalizeCompute",
-            "HLGExpr",
-            "HLGExprGroup",
-            "HLGExprSequence",
-            "HLGFinalizeCompute",
-            "optimize_until",
-            "dask.highlevelgraph:HighLevelGraph",
-            *of(
-                "dask.delayed:Delayed",
-                "__init__ __dask_graph__ __dask_keys__ __dask_postcompute__",
-            ),
-        ),
-    ),
-    # A client announces that it holds results before the first one arrives; they are dropped when
-    # it releases them, and when a function that it runs may replace them
-    Patch(
-        switch="small-results.enabled",
-        functions=(
-            Function("Client._handle_report", "client.result_cache.holding_handle_report"),
-            Function("Client._release_key", "client.result_cache.releasing_release_key"),
-            Function("Client._gather_remote", "client.result_cache.sparing_gather_remote"),
-            Function("Client._run", "client.result_cache.forgetting_run"),
-        ),
-        read=(
-            "handle_report",
-            "log_errors",
-            "Client._start",
-            "Client._release_key",
-            "Client._gather_remote",
-            "Client._gather",
-            "Client._run",
-        ),
-    ),
     Patch(
         switch="hot-path.result",
         functions=(Function("Future.result", "client.blocking_wait.blocking_result"),),
@@ -241,14 +157,6 @@ PATCHES: tuple[Patch, ...] = (
             "Future.result",
             "Future._result",
             "Client.sync",
-            "FutureState",
-        ),
-    ),
-    Patch(
-        switch="hot-path.client-threads",
-        functions=(Function("Client.gather", "client.blocking_gather.blocking_gather"),),
-        read=(
-            *of("Client", "gather _gather sync"),
             "FutureState",
         ),
     ),
@@ -264,36 +172,6 @@ PATCHES: tuple[Patch, ...] = (
             "client_wait",
             "Future._result",
         ),
-    ),
-    # News of a stream may come ahead of the answer to a request that causes it
-    Patch(
-        switch="hot-path.batching",
-        functions=(Function("Client._retry", "client.request_order.ordered_retry"),),
-        read=(
-            "Client._retry",
-            *of("FutureState", "__init__ retry"),
-            "Scheduler.stimulus_retry",
-        ),
-        without="so that the result of a short task that is retried may never arrive",
-    ),
-    Patch(
-        switch="hot-path.batching",
-        functions=(Function("Client._get_dataset", "client.request_order.confirmed_get_dataset"),),
-        read=(
-            *of("Client", "_get_dataset _inform_scheduler_of_futures"),
-            *of("distributed.publish:PublishExtension", "put get delete"),
-        ),
-        without="so that a dataset that is removed next may lose its results",
-    ),
-    # Requests of users to each process
-    Patch(
-        switch="versions.listed",
-        functions=(Function("Client.get_versions", "compat.version_listing.listing_get_versions"),),
-        read=(
-            "Client.get_versions",
-            "Client._get_versions",
-        ),
-        without="without Backhaul in its list",
     ),
     # Where expressions become tasks
     Patch(

@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from backhaul.dask.compat import names, oldest_release
 from backhaul.dask.compat.names import NAMES, MissingName, resolve
-
-
-def declared() -> dict[str, str]:
-    """Read the names that ``names.pyi`` imports, and their places."""
-    tree = ast.parse(Path(names.__file__).with_suffix(".pyi").read_text())
-    found: dict[str, str] = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom) and statement.module not in {
-            "collections.abc",
-            "typing",
-        }:
-            for alias in statement.names:
-                found[alias.asname or alias.name] = f"{statement.module}:{alias.name}"
-        elif isinstance(statement, ast.Import):
-            found |= {alias.name: alias.name for alias in statement.names}
-    return found
-
-
-def test_the_table_and_the_types_agree() -> None:
-    places = {name: path.replace(":", ".") for name, path in NAMES.items()}
-    assert {name: path.replace(":", ".") for name, path in declared().items()} == places
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

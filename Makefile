@@ -183,7 +183,8 @@ test-tls: ## The conformance suite on the lane over TLS
 gpu-bundle: build $(VENV)/.dev ## Pack what a machine with a GPU and without a network needs into .gpu/
 	rm -rf $(TARGET)/gpu-wheel
 	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out $(TARGET)/gpu-wheel
-	$(BIN)/python tests/gpu/bundle.py --wheel $(TARGET)/gpu-wheel/*.whl $(if $(UCX_PY),--ucx-py $(UCX_PY))
+	$(BIN)/python -m flit_core.wheel --outdir $(TARGET)/gpu-wheel python
+	$(BIN)/python tests/gpu/bundle.py --wheels $(TARGET)/gpu-wheel/*.whl $(if $(UCX_PY),--ucx-py $(UCX_PY))
 
 # At most ten minutes. Needs only python3 there, and what was packed
 .PHONY: gpu-test
@@ -428,6 +429,7 @@ $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requ
 	rm -rf $(NEWEST_VENV)/wheel
 	$(BIN)/maturin build --quiet --release --locked --compatibility linux --out $(NEWEST_VENV)/wheel $(call free_threaded,$(NEWEST_VENV)/bin/python)
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
+	rm -rf $(NEWEST_VENV)/bench-wheel
 	$(BIN)/python -m flit_core.wheel --outdir $(NEWEST_VENV)/bench-wheel python
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/bench-wheel/*.whl
 	@touch $@

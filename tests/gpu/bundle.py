@@ -1,6 +1,6 @@
 """Pack what a machine with a GPU and without a network needs: `make gpu-bundle`.
 
-Into ``.gpu/`` go the wheel of this project, its Rust tests that need a GPU, wheels of Dask and of
+Into ``.gpu/`` go the wheels of this project, its Rust tests that need a GPU, wheels of Dask and of
 test tools for the Python of that machine, and the parts of UCX that reach GPUs. `run.py` takes it
 from there.
 """
@@ -55,9 +55,17 @@ UCX_LEFT_OUT = (".so.0.0.0", "_daemon")
 #: pictures, data frames, another event loop
 NOT_PACKED = frozenset(
     (
-        *("bokeh", "contourpy", "cycler", "fonttools", "kiwisolver", "maturin", "matplotlib"),
-        *("narwhals", "numpy", "pandas", "pillow", "prometheus_client", "pyarrow", "pyparsing"),
-        *("python-dateutil", "tzdata", "uvloop", "xyzservices"),
+        *("bokeh", "contourpy", "cycler", "flit_core", "fonttools", "kiwisolver", "maturin"),
+        *(
+            "matplotlib",
+            "narwhals",
+            "numpy",
+            "pandas",
+            "pillow",
+            "prometheus_client",
+            "pyarrow",
+            "pyparsing",
+        ),
     )
 )
 
@@ -91,7 +99,7 @@ def main() -> None:
     """Pack, and say what is in it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default="3.12", help="version of Python there")
-    parser.add_argument("--wheel", type=Path, required=True, help="wheel of this project")
+    parser.add_argument("--wheels", type=Path, nargs="+", required=True, help="of this project")
     parser.add_argument(
         "--ucx-py", type=Path, metavar="FOLDER", help="a checkout of UCX-Py, to run its tests"
     )
@@ -99,7 +107,8 @@ def main() -> None:
     if BUNDLE.exists():
         shutil.rmtree(BUNDLE)
     (BUNDLE / "wheels").mkdir(parents=True)
-    shutil.copy(options.wheel, BUNDLE / "wheels")
+    for wheel in options.wheels:
+        shutil.copy(wheel, BUNDLE / "wheels")
     _download(options.python)
     _trim_ucx()
     _build_tests()

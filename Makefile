@@ -344,6 +344,13 @@ check-semver: ## What a change does to the API of the Rust crates (BASE=origin/m
 site: $(DOCS_VENV)/.installed ## Build the site of the documents into target/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict --site-dir $(abspath $(TARGET))/site
 
+# A branch has the sites of all versions, and mike makes a commit for each. Nothing is pushed
+.PHONY: site-version
+site-version: $(DOCS_VENV)/.installed ## Commit the site to the branch gh-pages as VERSION (VERSION=0.1) beside those of other versions
+	$(if $(VERSION),,$(error VERSION=0.1 names the version))
+	export PATH="$(abspath $(DOCS_VENV))/bin:$$PATH" SITE_VERSIONS=mike NO_MKDOCS_2_WARNING=1; \
+	mike --quiet deploy --update-aliases --alias-type copy $(VERSION) latest && mike --quiet set-default --allow-empty latest
+
 # Crates that compile C need a C compiler for that machine and are left out
 .PHONY: check-aarch64
 check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch64-unknown-linux-gnu); a minute

@@ -56,16 +56,8 @@ UCX_LEFT_OUT = (".so.0.0.0", "_daemon")
 NOT_PACKED = frozenset(
     (
         *("bokeh", "contourpy", "cycler", "flit_core", "fonttools", "kiwisolver", "maturin"),
-        *(
-            "matplotlib",
-            "narwhals",
-            "numpy",
-            "pandas",
-            "pillow",
-            "prometheus_client",
-            "pyarrow",
-            "pyparsing",
-        ),
+        *("matplotlib", "narwhals", "numpy", "pandas", "pillow", "prometheus_client", "pyarrow"),
+        *("pyparsing", "python-dateutil", "tzdata", "uvloop", "xyzservices"),
     )
 )
 

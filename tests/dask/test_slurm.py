@@ -19,7 +19,7 @@ import pytest
 
 from tests.documents.written import ROOT
 
-DEADLINE_S: Final = 120.0
+DEADLINE_S: Final = 300.0
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel")
 MISSING: Final = [name for name in PROGRAMS if shutil.which(name) is None]
 

@@ -41,7 +41,7 @@ def offered_by(server: object) -> list[str]:
     offered = [operation for operation in _OPERATIONS if operation in handlers]
     if not _GRAPHS.isdisjoint(offered) and not is_dasks(handlers.get(UPDATE_GRAPH)):
         offered = [operation for operation in offered if operation not in _GRAPHS]
-    handles = getattr(type(server), "handle_stream", None)
+    handles = getattr(server, "handle_stream", None)
     if RELEASES in handlers and getattr(handles, "__module__", None) == _STREAMS:
         offered.append(RELEASE_EACH)
     return offered

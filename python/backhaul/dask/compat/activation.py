@@ -185,6 +185,7 @@ _DEVICE_ARRAYS: Final = _Feature("serialize.device_arrays")
 #: Features of each kind of server, in the order in which they are installed
 _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
     Scheduler: (
+        _Feature("worker.event_stream", "install_for_server", switch="hot-path.batching"),
         # Before the others are among the handlers
         _Feature("scheduler.core.handler_overrides", "watch", switch="hot-path.scheduler-core"),
         _Feature("scheduler.run_record"),
@@ -200,6 +201,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
         _Feature("scheduler.core.live_core", switch="hot-path.scheduler-core"),
     ),
     Worker: (
+        _Feature("worker.event_stream", "install_for_server", switch="hot-path.batching"),
         _Feature("worker.memory"),
         _Feature("worker.memory_guard", "install_for_worker", switch="memory-guard"),
         _Feature("observe.heartbeat"),

@@ -40,6 +40,7 @@ __all__ = [
     "REQUIREMENTS",
     "SCHEDULER_ACCOUNT",
     "SCHEDULER_RESULTS",
+    "SERVER_STREAMS",
     "SHARED_STREAM",
     "STORE_FILE",
     "STORE_LOCK",
@@ -128,6 +129,22 @@ DESIRED_KEYS: Final = InstancePatch(
     read=(
         "Scheduler.client_desires_keys",
         "Scheduler.client_releases_keys",
+    ),
+)
+
+#: Streams of a scheduler or worker: all messages that have arrived are handled in one turn of the
+#: event loop (`backhaul.dask.worker.event_stream`)
+SERVER_STREAMS: Final = InstancePatch(
+    shown="Server",
+    without="each message costs a turn of the event loop",
+    slots=("handle_stream",),
+    read=(
+        "Server.handle_stream",
+        "Worker._handle_remote_stimulus",
+        "Worker.handle_stimulus",
+        "ComputeTaskEvent",
+        "StateMachineEvent",
+        "WorkerStateMachine.handle_stimulus",
     ),
 )
 
@@ -508,6 +525,7 @@ INSTANCE_PATCHES: Final = (
     SCHEDULER_RESULTS,
     SUBMISSIONS,
     DESIRED_KEYS,
+    SERVER_STREAMS,
     WORKER_RESULTS,
     DATA_REQUESTS,
     CLIENT_RESULTS,

@@ -37,18 +37,6 @@ PATCHES: tuple[Patch, ...] = (
         read=of("BatchedSend", "__init__ start closed _background_send send close abort"),
     ),
     Patch(
-        switch="hot-path.batching",
-        functions=(Function("Server.handle_stream", "worker.event_stream.draining_handle_stream"),),
-        read=(
-            "Server.handle_stream",
-            "Worker._handle_remote_stimulus",
-            "Worker.handle_stimulus",
-            "ComputeTaskEvent",
-            "StateMachineEvent",
-            "WorkerStateMachine.handle_stimulus",
-        ),
-    ),
-    Patch(
         switch="hot-path.execution",
         functions=(
             Function("Worker._start_async_instruction", "worker.task_start.direct_start"),

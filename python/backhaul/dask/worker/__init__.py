@@ -1,8 +1,8 @@
 """Accelerations of Dask's worker: messages, execution of tasks, results and memory.
 
-Entry points: patches call `event_stream.draining_handle_stream`, `task_start.direct_start`,
-`local_queue.flushing_handle_stimulus` and others; `memory.install` and `lazy_collections` are
-called for a new worker by `compat.activation`.
+Entry points: patches call `task_start.direct_start`, `local_queue.flushing_handle_stimulus` and
+others; `event_stream`, `memory.install` and `lazy_collections` are called for a new worker by
+`compat.activation`.
 
 Threads: the event loop runs the state machine. A thread of the pool may begin with tasks that
 `early_reader` finds in the inbox (`early_execution`), take the next ready task from `local_queue`,

@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 from backhaul.dask.comm.comm import BackhaulComm
+from backhaul.dask.compat.instance_patches import SERVER_STREAMS
 from backhaul.dask.compat.names import (
     CommClosedError,
     ComputeTaskEvent,
+    Server,
     Worker,
     iscoroutinefunction,
 )
 from backhaul.dask.compat.operations import RELEASES
+from backhaul.dask.compat.patching import named_as
 from backhaul.dask.worker.event_makers import compute_task_event
 from backhaul.dask.worker.inline_results import tell_scheduler
 from backhaul.dask.worker.item_state import ENDED
@@ -29,7 +32,7 @@ from backhaul.dask.worker.local_queue import local_queue_of, mark_announced
 from backhaul.dask.worker.stream_sharing import share_inbox
 from backhaul.dask.worker.thread_events import apply_completed
 
-__all__ = ["draining_handle_stream", "handle_stream"]
+__all__ = ["handle_stream", "install_for_server"]
 
 #: Dask's own log, for what Dask logs there.
 logger = logging.getLogger("distributed.core")
@@ -224,8 +227,15 @@ _STIMULUS_CODES = frozenset(
 )
 
 
-def draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Server.handle_stream` that uses `handle_stream` for streams over Backhaul's comms."""
+def install_for_server(server: Server) -> None:
+    """Let a server handle streams over Backhaul's comms by `handle_stream`; idempotent."""
+    original = Server.handle_stream
+    if type(server).handle_stream is original and "handle_stream" not in vars(server):
+        method = MethodType(named_as(original, _draining(original)), server)
+        SERVER_STREAMS.install(server, {"handle_stream": method})
+
+
+def _draining(original: Callable[..., Any]) -> Callable[..., Any]:
     ours = handle_stream
 
     def make() -> Callable[..., Any]:

@@ -54,6 +54,7 @@ from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, event_loop_of
 from backhaul.dask.worker.memory import ENDED_STATUSES, allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
+from backhaul.dask.worker.spill_file import look_up
 
 __all__ = ["Execution"]
 
@@ -233,7 +234,7 @@ class Execution(asyncio.Future[None]):
     def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
         """Read results of the worker."""
         data = data_of(self._worker)
-        return {key: data[key] for key in keys}
+        return {key: look_up(data, key) for key in keys}
 
     def claim(self) -> None:
         """Begin the task in this thread, before the event loop has started it."""

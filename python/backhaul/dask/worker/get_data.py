@@ -15,9 +15,11 @@ loop, until its next turn.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from distributed import Status, Worker
@@ -32,6 +34,7 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, local_queue_of
+from backhaul.dask.worker.spill_file import look_up, spill_file_of
 
 __all__ = ["catch_up_when_asked", "synced_data"]
 
@@ -72,9 +75,10 @@ def catch_up_when_asked(worker: Worker, local_queue: LocalQueue) -> bool:
             and state_owner.core is not None
             and _has_room(worker)
         ):
-            return await _get_data(
-                worker, local_queue, state_owner.bytes_of, comm, keys, *args, **kwargs
-            )
+            async with _read_from_disk(data_of(worker), keys):
+                return await _get_data(
+                    worker, local_queue, state_owner.bytes_of, comm, keys, *args, **kwargs
+                )
         if state_owner is not None:
             # With the state in Python, no thread frees results while Dask's method reads them.
             state_owner.export_state()
@@ -123,6 +127,21 @@ def _has_room(worker: Worker) -> bool:
     )
 
 
+@contextlib.asynccontextmanager
+async def _read_from_disk(data: Any, keys: Collection[Any]) -> AsyncIterator[None]:
+    """Read results from disk in other threads, while the event loop goes on."""
+    file = spill_file_of(data)
+    if file is None or not (reads := file.read_for_peer(keys)):
+        yield
+        return
+    try:
+        # An error is the error of the look-up, too.
+        await asyncio.gather(*map(asyncio.wrap_future, reads), return_exceptions=True)
+        yield
+    finally:
+        file.release(keys)
+
+
 @context_meter_to_server_digest("get-data")
 async def _get_data(
     worker: Worker,
@@ -139,7 +158,7 @@ async def _get_data(
     # Threads free results with this lock.
     with local_queue.lock:
         there = data_of(worker)
-        data = {key: there[key] for key in keys if key in there}
+        data = {key: look_up(there, key) for key in keys if key in there}
         bytes_by_key = {key: bytes_of(key) for key in data}
     message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
     total_bytes = sum(bytes_by_key.values())

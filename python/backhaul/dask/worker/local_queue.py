@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 from backhaul._locks import RLock, is_owned
@@ -37,6 +38,7 @@ from backhaul.dask.worker.memory_admission import MemoryAdmission
 from backhaul.dask.worker.protocols import EarlyItem, EarlyTasks, Item
 from backhaul.dask.worker.ready_tasks import are_in_memory, first_tasks
 from backhaul.dask.worker.spill_buffer import store_lock
+from backhaul.dask.worker.spill_file import read_ahead
 from backhaul.dask.worker.state_checks import starts_by_order
 from backhaul.dask.worker.transitions import State, set_transitions
 
@@ -441,7 +443,7 @@ class LocalQueue:
             return
         state_owner = self.state_owner
         if state_owner is not None and state_owner.core is not None:
-            ready: Iterable[Any] = state_owner.first_ready(AHEAD_MAX)
+            ready = iter(state_owner.first_ready(AHEAD_MAX))
         else:
             ready = first_tasks(state.ready, AHEAD_MAX)
         room_bytes = INPUT_BYTES_MAX
@@ -454,6 +456,7 @@ class LocalQueue:
             if inputs := inputs_of(task_state):
                 room_bytes -= sum(nbytes or 0 for _, nbytes in inputs)
                 if room_bytes < 0 or not are_in_memory(data_of(worker), inputs):
+                    self._read_ahead(inputs, ready)
                     break
             known = items.get(key)
             if known is None or known.task_state is not task_state:
@@ -471,6 +474,12 @@ class LocalQueue:
                 self._timer = self.event_loop.call_later(REPORT_S, self._tick)
         if state.validate:
             self.validate()
+
+    def _read_ahead(self, inputs: Iterable[tuple[Any, Any]], following: Iterator[Any]) -> None:
+        """Begin to read inputs from disk: of the next task, and of as many as there are threads."""
+        next_ones = islice(following, self.worker.state.nthreads)
+        later = (each for task_state in next_ones for each in inputs_of(task_state))
+        read_ahead(data_of(self.worker), (key for key, _ in chain(inputs, later)))
 
     def _enter(self, phase: Phase) -> None:
         assert phase in self._phase.following, f"{self._phase} is followed by {phase}"

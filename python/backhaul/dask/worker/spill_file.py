@@ -18,7 +18,8 @@ import contextlib
 import errno
 import sys
 import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -40,8 +41,10 @@ from backhaul.dask.worker.extents import BLOCK_BYTES, Extents
 from backhaul.dask.worker.file_access import FileAccess, Way
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.memory import allocate_in_arena
+from backhaul.dask.worker.prefetch import Prefetch
+from backhaul.dask.worker.spill_buffer import has_room
 
-__all__ = ["FileSlow", "SpillFile", "install_for_worker"]
+__all__ = ["FileSlow", "SpillFile", "install_for_worker", "look_up", "read_ahead", "spill_file_of"]
 
 #: Smaller buffers are read into private memory
 _ARENA_BYTES_MIN: Final = 64 << 10
@@ -49,6 +52,8 @@ _ARENA_BYTES_MIN: Final = 64 << 10
 _BODY_BYTES_MIN: Final = 64 << 10
 #: First frames of a result, before the buffers
 _HEADS: Final = 2
+#: Share of the memory for results that results take which are read ahead
+_AHEAD_SHARE: Final = 1 / 8
 
 
 @dataclass(slots=True, eq=False)
@@ -74,11 +79,19 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
     grouped : callable
         Takes the second frame of a result, and returns how many of the frames after it are to lie
         behind each other in memory: a number for each group.
+    ahead_bytes_max : int
+        Most bytes that `read_ahead` reads.
     """
 
-    def __init__(self, directory: str, grouped: Callable[[memoryview], Sequence[int]]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        grouped: Callable[[memoryview], Sequence[int]],
+        ahead_bytes_max: int = 0,
+    ) -> None:
         self._directory = directory
         self._grouped = grouped
+        self._prefetch = Prefetch(self._read_by_key, ahead_bytes_max)
         self._lock = threading.Lock()
         self._access: FileAccess | None = None
         self._extents = Extents()
@@ -94,6 +107,39 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         OSError
             If the file cannot be read.
         """
+        ahead = self._prefetch.take(key)
+        return self._read_by_key(key) if ahead is None else ahead.result()
+
+    def read_ahead(self, keys: Iterable[Any]) -> None:
+        """Begin to read results that are needed soon, the most urgent one first.
+
+        Parameters
+        ----------
+        keys : iterable
+            Keys that are not in the file have no effect. Earlier ones that are not in it are given
+            up.
+        """
+        with self._lock:
+            found = ((key, self._spilled.get(key)) for key in keys)
+            sizes = {key: sum(known.sizes) for key, known in found if known is not None}
+        self._prefetch.want(sizes)
+
+    def read_for_peer(self, keys: Iterable[Any]) -> list[Future[list[memoryview]]]:
+        """Begin to read results, whatever is read ahead; `release` ends that.
+
+        Returns
+        -------
+        list of concurrent.futures.Future
+            For the keys that are in the file.
+        """
+        return [self._prefetch.keep(key) for key in keys if key in self._spilled]
+
+    def release(self, keys: Iterable[Any]) -> None:
+        """Drop what was read for a peer and not taken."""
+        for key in keys:
+            self._prefetch.discard(key)
+
+    def _read_by_key(self, key: Any) -> list[memoryview]:
         with self._lock:
             found = self._spilled[key]
             found.readers += 1
@@ -112,6 +158,7 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         OSError
             If the disk is full, or the file cannot be created.
         """
+        self._prefetch.discard(key)
         views = [ensure_memoryview(frame) for frame in frames]
         sizes = tuple(view.nbytes for view in views)
         bodies = _bodies(sizes)
@@ -136,6 +183,7 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
     def __delitem__(self, key: Any) -> None:
         with self._lock:
             found = self._spilled.pop(key)
+        self._prefetch.discard(key)
         self._drop(found)
 
     def __contains__(self, key: object) -> bool:
@@ -150,6 +198,7 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
 
     def close(self) -> None:
         """Close the file, which frees its space; results in it are lost."""
+        self._prefetch.close()
         with self._lock:
             self._spilled.clear()
             self._extents = Extents()
@@ -209,12 +258,14 @@ class FileSlow(SpillSlow):
     ----------
     slow : distributed.spill.Slow
         The one whose place it takes.
+    ahead_bytes_max : int
+        Most bytes that `read_ahead` reads.
     """
 
-    def __init__(self, slow: SpillSlow) -> None:
+    def __init__(self, slow: SpillSlow, ahead_bytes_max: int = 0) -> None:
         files: Any = slow.d
         super().__init__(files.directory, slow.max_weight)
-        self._file = SpillFile(files.directory, _grouped)
+        self._file = SpillFile(files.directory, _grouped, ahead_bytes_max)
         self.d = cast("Any", self._file)
 
     def __getitem__(self, key: Any) -> object:
@@ -225,6 +276,11 @@ class FileSlow(SpillSlow):
         header = _header(frames[1])
         return merge_and_deserialize(header, decompress(header, frames[2:]))
 
+    @property
+    def file(self) -> SpillFile:
+        """The file of the results."""
+        return self._file
+
 
 def install_for_worker(worker: Worker) -> None:
     """Let a worker spill to one file, if its store is Dask's and has spilled nothing."""
@@ -233,7 +289,53 @@ def install_for_worker(worker: Worker) -> None:
         return
     slow = data._slow_uncached
     if type(slow) is SpillSlow and not slow.d and STORE_FILE.fits_on(data.slow, "data"):
-        STORE_FILE.install(data.slow, {"data": FileSlow(slow)})
+        slow = FileSlow(slow, int(data.n * _AHEAD_SHARE))
+        STORE_FILE.install(data.slow, {"data": slow})
+
+
+def spill_file_of(data: Any) -> SpillFile | None:
+    """Return the file of a worker's spilled results; None if its store has another place."""
+    if type(data) is SpillBuffer and type(slow := data._slow_uncached) is FileSlow:
+        return slow.file
+    return None
+
+
+def read_ahead(data: Any, keys: Iterable[Any]) -> None:
+    """Begin to read spilled results of a worker that its next tasks need.
+
+    Parameters
+    ----------
+    data : mapping
+        The store of a worker's results; has no effect unless its results are in a `SpillFile`.
+    keys : iterable
+        As for `SpillFile.read_ahead`.
+    """
+    file = spill_file_of(data)
+    if file is not None:
+        file.read_ahead(keys)
+
+
+def look_up(data: Any, key: Any) -> object:
+    """Return a result of a worker, as its store does, but spill no other result for that.
+
+    A result that would need the place of another one stays on disk, and the value is the caller's
+    alone. So a result that is read for one task, or for a peer, costs no write, nor another read of
+    the one that would have been written.
+
+    Raises
+    ------
+    KeyError
+        If the result is not there.
+    OSError
+        If the disk fails.
+    """
+    if spill_file_of(data) is not None and key not in data.fast:
+        weight = data._slow_uncached.weight_by_key.get(key)
+        if weight is not None and not has_room(data, weight.memory):
+            # Another thread may have moved it meanwhile.
+            with contextlib.suppress(KeyError):
+                return data.slow[key]
+    return data[key]
 
 
 def _header(frame: memoryview) -> dict[str, Any]:

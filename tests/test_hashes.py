@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_hashed_file_has_each_requirement_with_hashes(source: Path) -> None:
     listed = {str(Requirement(entry["name"])) for entry in ENTRY.finditer(text)}
     assert listed == {str(each) for each in hashes.pinned(source)}
     assert text.count("==") == len(listed)
+
+
+def test_hashes_are_for_each_python_that_is_supported() -> None:
+    """One file of another minimum would break ``make`` on an older patch release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={hashes.OLDEST}"
+    for path in hashes.FOLDER.iterdir():
+        assert "python_full_version" not in path.read_text(encoding="utf-8")
 
 
 def test_no_file_is_left_of_a_source_that_is_gone() -> None:

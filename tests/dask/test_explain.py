@@ -211,7 +211,7 @@ def test_command_prints_the_same(client: Client, tmp_path: Path) -> None:
     names = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert {"0", "1"} <= names
     found = explained(client, start_s)
-    assert str(found).splitlines()[0] == said["sentence"] == found.sentence
+    assert repr(found).splitlines()[0] == said["sentence"] == found.sentence
     assert found.sentence.split(":")[0] in found._repr_html_()
 
 

@@ -99,10 +99,20 @@ def test_links_have_the_range_of_their_pairs_the_slowest_first() -> None:
     ]
 
 
+def test_pairs_that_have_not_met_are_in_the_row_of_their_hosts() -> None:
+    frame = expected(
+        (C, A, "tls", LONG, 1e9, 1e-4, 3, "process pair"),
+        (C, B, None, LONG, 1e9, 1e-4, 0, "host pair"),
+    )
+    (row,) = cells(frame.summary())[1:]
+    assert row[2:4] == ["tls", "2"]
+    assert row[-1] == "host pair, process pair"
+
+
 def test_a_frame_shows_its_summary_and_is_one_of_pandas_otherwise() -> None:
     frame = transferred((C, A, "tcp", LONG, 2, GIB, 0, 2.0))
     assert repr(frame).startswith(frame.summary())
-    assert "[1 rows with the columns receiver, sender, lane, size_class" in repr(frame)
+    assert "[1 row with the columns receiver, sender, lane, size_class" in repr(frame)
     assert "<td>tcp</td>" in frame._repr_html_()
     for derived in (frame[["lane", "bytes"]], frame.head(), pickle.loads(pickle.dumps(frame))):
         assert type(derived) is pd.DataFrame

@@ -109,6 +109,7 @@ OURS = {
     "resource_pools/leases.py": {"lease"},
     "placement/link_model.py": {"nics"},
     "comm/buffer_sharing.py": {"frames"},
+    "observe/summaries.py": {"known"},
     "observe/ledger.py": {"link", "process", "listed", "rest"},
     # A pandas frame
     "observe/link_table.py": {"frame"},

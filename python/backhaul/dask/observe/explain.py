@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Client, Scheduler
@@ -33,7 +33,7 @@ __all__ = ["Explanation", "explain"]
 _COLUMNS: Final = ("threads were", "seconds", "share", "detail")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Limit of a job, and the evidence.
 
@@ -61,7 +61,7 @@ class Explanation:
     stop_s: float
     runs: int
     is_whole: bool
-    _trace: tuple[Sequence[Run], dict[str, Site]] = field(repr=False)
+    _trace: tuple[Sequence[Run], dict[str, Site]]
 
     def trace(self) -> dict[str, Any]:
         """Return the job as a trace for Perfetto, in Chrome's "Trace Event Format"."""
@@ -115,6 +115,8 @@ class Explanation:
             for row in rows
         ]
         return "\n".join([self.sentence, self._extent, "", *lines])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -96,7 +96,9 @@ def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
     frame = frame.sort_values(order, ignore_index=True)
     sizes = pd.CategoricalDtype(list(SIZE_CLASSES.values()), ordered=True)
     frame["size_class"] = frame["size_class"].map(SIZE_CLASSES).astype(sizes)
-    frame["lane"] = frame["lane"].astype(pd.CategoricalDtype(["inproc", "shm", "ucx", "tcp"]))
+    frame["lane"] = frame["lane"].astype(
+        pd.CategoricalDtype(["inproc", "shm", "ucx", "tcp", "tls"])
+    )
     frame["memory"] = frame["memory"].astype(pd.CategoricalDtype(["host", "device"]))
     for column in ("bandwidth", "latency"):
         frame[column] = frame[column].astype("float64")

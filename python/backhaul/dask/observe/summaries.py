@@ -96,9 +96,7 @@ def link_table(frame: pd.DataFrame, processes: Processes) -> pd.DataFrame:
         speeds = longest["bandwidth"]
         shown = (
             _range(_gb_per_s(speeds.min()), _gb_per_s(speeds.max())),
-            _range(
-                *(f"{1e6 * each:.0f}" for each in (link["latency"].min(), link["latency"].max()))
-            ),
+            _range(_us(link["latency"].min()), _us(link["latency"].max())),
             int(link["samples"].sum()),
             ", ".join(sorted(set(link["origin"].astype(str)))),
         )
@@ -169,7 +167,8 @@ def _summarized_frame() -> Any:
         def _rest(self, table: Any) -> str:
             left_out = max(0, len(table) - _ROWS_MAX)
             more = f"{left_out} more in summary(); " if left_out else ""
-            return f"[{more}{len(self)} rows with the columns {', '.join(self.columns)}]"
+            rows = f"{len(self)} row{'s' * (len(self) != 1)}"
+            return f"[{more}{rows} with the columns {', '.join(self.columns)}]"
 
         def __reduce__(self) -> tuple[Any, ...]:
             return pd.DataFrame, (pd.DataFrame(self),)
@@ -185,11 +184,27 @@ def _by_hosts(
         side: frame[side].map(lambda name: _process_of(name, processes)[0])
         for side in ("sender", "receiver")
     }
-    ways = [frame[each].astype(object).where(frame[each].notna(), _NONE) for each in by]
+    lanes, *memory = (frame[each].astype(object).where(frame[each].notna(), _NONE) for each in by)
+    ways = [_with_lanes_of_hosts(lanes, *sides.values()), *memory]
     for (_, _, lane, *memory), link in frame.groupby([*sides.values(), *ways], sort=False):
         names = (_side(link[side].unique(), processes) for side in sides)
         is_device = memory == ["device"]
         yield (*names, f"{lane}, device" if is_device else lane, link)
+
+
+def _with_lanes_of_hosts(lanes: pd.Series, senders: pd.Series, receivers: pd.Series) -> pd.Series:
+    """Give a pair that has not met the lane of its hosts, if all others of these have one lane."""
+    pairs = list(zip(senders, receivers, strict=True))
+    known: dict[tuple[str, str], set[str]] = {}
+    for pair, lane in zip(pairs, lanes, strict=True):
+        if lane != _NONE:
+            known.setdefault(pair, set()).add(lane)
+    only = {pair: next(iter(found)) for pair, found in known.items() if len(found) == 1}
+    filled = [
+        only.get(pair, lane) if lane == _NONE else lane
+        for pair, lane in zip(pairs, lanes, strict=True)
+    ]
+    return type(lanes)(filled, index=lanes.index, dtype=object)
 
 
 def _side(names: Iterable[str], processes: Processes) -> str:
@@ -238,6 +253,10 @@ def _gib(nbytes: int) -> str:
 
 def _gb_per_s(bandwidth: float) -> str:
     return "lent" if math.isinf(bandwidth) else f"{bandwidth / 1e9:.2f}"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f}" if seconds >= 1e-5 else f"{1e6 * seconds:.1f}"
 
 
 def _range(least: str, most: str) -> str:

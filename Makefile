@@ -295,20 +295,31 @@ test-all: test test-releases ## `make test`, then all of tests/dask on the newes
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \
 	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))
 
-# What fails most often, and what takes least
-QUICK_TESTS = tests/documents tests/native tests/test_parts.py tests/dask/test_codec.py \
-  tests/dask/test_comm.py tests/dask/test_import_rules.py tests/dask/test_patched_names.py \
-  tests/dask/test_private_names.py
+# What fails most often, and what takes least; two at a time
+QUICK_PYTEST = $(BIN)/python -m pytest -q -m "not slow" -o cache_dir=$(VENV)/.pytest_cache_$@
+QUICK_TESTS = tests/native tests/test_parts.py tests/dask/test_codec.py tests/dask/test_comm.py \
+  tests/dask/test_import_rules.py tests/dask/test_patched_names.py tests/dask/test_private_names.py
 
 .PHONY: quick
-quick: build $(VENV)/.dev ## Checks and the fastest tests, some three minutes once all is built
+quick: build $(VENV)/.dev ## Checks and the fastest tests, at most three minutes once all is built
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going quick-tests quick-documents quick-checks
+
+.PHONY: quick-tests
+quick-tests:
+	$(QUICK_PYTEST) $(QUICK_TESTS)
+
+.PHONY: quick-documents
+quick-documents:
+	$(QUICK_PYTEST) tests/documents
+
+.PHONY: quick-checks
+quick-checks:
 	cargo fmt --all --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m tests.documents.plain_words
 	$(BIN)/mypy
 	$(FREE_CARGO) test --locked --lib -p backhaul-proto -p backhaul-shm -p backhaul-exchange -p backhaul-dask
-	$(BIN)/python -m pytest -q -m "not slow" $(QUICK_TESTS)
 
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types, plain words, documentation and its site; changes nothing

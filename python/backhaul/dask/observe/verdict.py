@@ -174,7 +174,9 @@ def _details(
             f"{spilled.written_bytes / 2**20:.0f} MiB written, "
             f"{spilled.read_bytes / 2**20:.0f} MiB read"
         ),
-        "overhead": (f"{_time(spent['overhead'] / len(runs))} for each task of {_time(median_s)}"),
+        "overhead": (
+            f"{_time(spent['overhead'] / len(runs))} of Dask for each task of {_time(median_s)}"
+        ),
         "stragglers": slowest,
         "few-tasks": f"{running:.1f} of {threads} threads computed on average",
     }

@@ -504,6 +504,35 @@ class Partitioning:
         The other parameters and the errors are those of `by_keys`.
         """
 
+    @staticmethod
+    def by_divisions(
+        key: _Column,
+        divisions: _Column,
+        rows: int,
+        partitions: int,
+        wanted: Sequence[int] | None,
+        order: tuple[bool, bool],
+    ) -> Partitioning:
+        """Partition rows by sorted divisions of a key, as ``set_partitions_pre`` of Dask does.
+
+        Parameters
+        ----------
+        key : tuple
+            The key column.
+        divisions : tuple
+            The least value of each output partition, ascending, then the largest one.
+        rows, partitions, wanted
+            As for `by_keys`.
+        order : tuple of bool
+            Whether the first output partition has the least values, and whether the last one has
+            the missing ones.
+
+        Raises
+        ------
+        ValueError
+            If the columns differ in type or have other numbers of values, or a division is missing.
+        """
+
     @property
     def rows(self) -> int:
         """Rows of the block."""

@@ -19,6 +19,7 @@ mod column;
 mod extract;
 mod hash;
 mod join;
+mod order;
 mod partition;
 
 pub use assemble::{Target, assemble, piece_bytes, piece_rows};
@@ -27,6 +28,7 @@ pub use column::{Column, Kind, Text};
 pub use extract::extract;
 pub use hash::hash_rows;
 pub use join::{Join, JoinKind, Scratch, Side, Source};
+pub use order::Order;
 pub use partition::Partitioning;
 
 use thiserror::Error;

@@ -1,6 +1,7 @@
 //! Output partition of each row, and the stable scatter of rows into a block
 
 use crate::block::{Layout, Region};
+use crate::order::{Order, partition_rows};
 use crate::{Column, ExchangeError, Text, hash_rows};
 
 /// Position of a row that belongs to no wanted output partition
@@ -49,6 +50,30 @@ impl Partitioning {
                     *slot = slots.of((*slot).into());
                 }
             }
+        })?;
+        Ok(slots.finish(positions))
+    }
+
+    /// Partitions rows by sorted divisions of their keys, as sorts by Dask do
+    ///
+    /// `divisions` has the least value of each output partition, ascending, then the largest one.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError`] if the columns differ in type or have other numbers of values, if a division
+    /// is missing, if text is inconsistent, or if there are too many rows or partitions.
+    pub fn by_divisions(
+        key: &Column<'_>,
+        divisions: &Column<'_>,
+        rows: usize,
+        partitions: usize,
+        order: Order,
+        wanted: Option<&[usize]>,
+    ) -> Result<Self, ExchangeError> {
+        let slots = Slots::new(rows, partitions, wanted)?;
+        let mut positions = Vec::with_capacity(rows);
+        partition_rows(key, divisions, rows, partitions, order, |partition| {
+            positions.push(slots.of(partition.into()));
         })?;
         Ok(slots.finish(positions))
     }

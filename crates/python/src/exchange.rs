@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use backhaul_exchange::{
-    Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Partitioning as Assignment,
+    Block, Column, ExchangeError, Join as Pairs, JoinKind, Kind, Order, Partitioning as Assignment,
     Scratch, Side, Source, Target, Text, assemble, extract, piece_bytes, piece_rows,
 };
 use pyo3::exceptions::PyValueError;
@@ -53,6 +53,33 @@ impl Partitioning {
     ) -> PyResult<Self> {
         let made = detached(py, &[numbers], &[], |sources, _| {
             Assignment::by_numbers(sources[0], width, rows, partitions, wanted.as_deref())
+        })?;
+        made.map(|assignment| Self { assignment })
+            .map_err(value_error)
+    }
+
+    #[doc = stub_doc!("Partitioning.by_divisions")]
+    #[staticmethod]
+    fn by_divisions(
+        py: Python<'_>,
+        key: RawColumn<'_>,
+        divisions: RawColumn<'_>,
+        rows: usize,
+        partitions: usize,
+        wanted: Option<Vec<usize>>,
+        order: (bool, bool),
+    ) -> PyResult<Self> {
+        let (ascending, missing_last) = order;
+        let order = Order {
+            ascending,
+            missing_last,
+        };
+        let (shapes, buffers) = flattened(vec![key, divisions])?;
+        let made = detached(py, &buffers, &[], |sources, _| {
+            let [key, divisions] = &columns_of(&shapes, sources)[..] else {
+                return Err(ExchangeError::Mismatch);
+            };
+            Assignment::by_divisions(key, divisions, rows, partitions, order, wanted.as_deref())
         })?;
         made.map(|assignment| Self { assignment })
             .map_err(value_error)

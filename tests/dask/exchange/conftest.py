@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
@@ -86,6 +87,41 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         return layer
 
     monkeypatch.setattr(graphs, "exchange_layer", exchange_layer)
+    return seen
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The expressions of a graph, and which of them have no tasks."""
+
+    expressions: list[Any]
+    layers: dict[str, Any]
+    unread: set[str]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        layers = [
+            each._layer() if self.layers[each._name] is None else self.layers[each._name]
+            for each in self.expressions
+            if each._name not in self.unread
+        ]
+        return sum(map(len, layers))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, exchanged: list[bool]) -> list[Graph]:
+    """Note each graph that has an expression of P2P."""
+    from backhaul.dask.exchange import graphs
+
+    seen: list[Graph] = []
+    original = graphs.unread
+
+    def unread(expressions: list[Any], layers: dict[str, Any]) -> set[str]:
+        seen.append(Graph(expressions, layers, original(expressions, layers)))
+        return seen[-1].unread
+
+    monkeypatch.setattr(graphs, "unread", unread)
     return seen
 
 

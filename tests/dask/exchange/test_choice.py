@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, wait
 import dask
 from backhaul.dask.compat.names import Alias
 from backhaul.dask.config.settings import switched_on
-from tests.dask.exchange.conftest import SWITCH, kept, wait_until_forgotten
+from tests.dask.exchange.conftest import SWITCH, Graph, kept, wait_until_forgotten
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
@@ -69,18 +69,8 @@ def test_a_name_of_the_columns_is_kept(client: Client, exchanged: list[bool]) ->
 
 @pytest.mark.parametrize("source", ["one expression", "several", "persisted"])
 def test_transfers_hash_the_keys(
-    client: Client, exchanged: list[bool], monkeypatch: pytest.MonkeyPatch, source: str
+    client: Client, exchanged: list[bool], made: list[Graph], source: str
 ) -> None:
-    from backhaul.dask.exchange import graphs
-
-    unread: list[set[str]] = []
-    original = graphs.unread
-
-    def noted(*arguments: Any) -> set[str]:
-        unread.append(original(*arguments))
-        return unread[-1]
-
-    monkeypatch.setattr(graphs, "unread", noted)
     pandas = frame()
     inputs = dd.from_map(lambda number: pandas, range(3), meta=pandas.iloc[:0])
     if source == "persisted":
@@ -91,7 +81,7 @@ def test_transfers_hash_the_keys(
     (assigned,) = shuffle.expr.dependencies()
     assert len(shuffle.compute()) == 120
     assert exchanged == [True]
-    assert unread == [{assigned._name}]
+    assert [graph.unread for graph in made] == [{assigned._name}]
 
 
 def delayed() -> Any:
@@ -288,3 +278,24 @@ def test_types_are_read_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert columns.schema_of(frame().iloc[:0]) is not None
+
+
+@pytest.mark.parametrize("partitions", [2, 20, 200])
+@pytest.mark.parametrize("operation", ["shuffle", "merge", "drop_duplicates"])
+def test_few_rows_take_fewer_tasks_than_by_the_method_of_tasks(
+    client: Client, made: list[Graph], operation: str, partitions: int
+) -> None:
+    pandas = frame()
+
+    def by(method: str) -> Any:
+        source = dd.from_map(lambda number: pandas, range(partitions), meta=pandas.iloc[:0])
+        options: dict[str, Any] = {"shuffle_method": method}
+        if operation == "shuffle":
+            return source.shuffle("key", **options)
+        if operation == "merge":
+            other = source.rename(columns={"value": "other"})
+            return source.merge(other, on="key", broadcast=False, **options)
+        return source.drop_duplicates(split_out=partitions, **options)
+
+    wait(client.persist(kept(by("p2p"))))
+    assert [graph.tasks for graph in made] < [len(by("tasks").optimize().__dask_graph__())]

@@ -321,6 +321,7 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "run_function": ("33e116d9d5c2",),
     "run_task": ("256c39b222b0",),
     "run_task_simple": ("6246b67f6766",),
+    "set_partitions_pre": ("4a84125f78c6",),
     "split_by_partition": ("f246b40211fa",),
     "split_by_worker": ("dbddbbee9167",),
     "update_data": ("e6ab4ea2ba9f",),

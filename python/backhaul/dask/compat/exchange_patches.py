@@ -66,7 +66,13 @@ HASH_JOIN: Final = Requirement(
 P2P_SHUFFLE: Final = Requirement(
     shown="P2PShuffle._layer",
     without="dataframes are shuffled by P2P",
-    read=("AssignPartitioningIndex", "Fused", "P2PShuffle", *_P2P_READ),
+    read=(
+        "AssignPartitioningIndex",
+        "Fused",
+        "P2PShuffle",
+        "set_partitions_pre",
+        *_P2P_READ,
+    ),
 )
 
 #: The graph of a rechunk by P2P: `backhaul.dask.exchange.arrays` uses these functions of Dask

@@ -25,7 +25,9 @@ from dask._task_spec import parse_input as parse_input
 from dask.array.core import concatenate3 as concatenate3
 from dask.array.rechunk import old_to_new as old_to_new
 from dask.core import validate_key as validate_key
+from dask.dataframe.dask_expr._expr import Assign as Assign
 from dask.dataframe.dask_expr._expr import Fused as Fused
+from dask.dataframe.dask_expr._expr import Projection as Projection
 from dask.dataframe.dask_expr._merge import HashJoinP2P as HashJoinP2P
 from dask.dataframe.dask_expr._merge import (
     create_assign_index_merge_transfer as create_assign_index_merge_transfer,
@@ -33,12 +35,14 @@ from dask.dataframe.dask_expr._merge import (
 from dask.dataframe.dask_expr._shuffle import AssignPartitioningIndex as AssignPartitioningIndex
 from dask.dataframe.dask_expr._shuffle import P2PShuffle as P2PShuffle
 from dask.dataframe.dask_expr._shuffle import _is_numeric_cast_type as is_numeric_cast_type
+from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitionsPreSetIndex
 from dask.dataframe.dask_expr.io.io import FromGraph as FromGraph
 from dask.dataframe.dask_expr.io.io import FromPandas as FromPandas
 from dask.dataframe.dispatch import from_pyarrow_table_dispatch as from_pyarrow_table_dispatch
 from dask.dataframe.dispatch import to_pyarrow_table_dispatch as to_pyarrow_table_dispatch
 from dask.dataframe.multi import merge_chunk as merge_chunk
 from dask.dataframe.shuffle import partitioning_index as partitioning_index
+from dask.dataframe.shuffle import set_partitions_pre as set_partitions_pre
 from dask.local import MultiprocessingPoolExecutor as MultiprocessingPoolExecutor
 from dask.multiprocessing import initialize_worker_process as initialize_worker_process
 from dask.order import order as dask_order
@@ -202,6 +206,7 @@ __all__ = [
     "HLGExprGroup",
     "HLGExprSequence",
     "MapExpr",
+    "SetPartitionsPreSetIndex",
     "SpillSlow",
     "WorkerStateMachine",
     "WorkerTaskState",

@@ -7,7 +7,8 @@ assembled from the input chunks that it overlaps.
 
 Entry points: `cluster` decides where the exchange applies; `graphs.exchange_layer` makes the tasks
 of dataframes, `arrays.direct_graph` those of arrays; `tasks` has the functions, `blocks` the data,
-`joins` merges outputs, `columns` and `hashing` convert for the kernels (``crates/exchange``).
+`joins` merges outputs, `unassigned` and `assignments` take partition numbers from Dask, `columns`
+and `hashing` convert for the kernels (``crates/exchange``).
 
 Threads: graphs are made in Dask's offload thread, which asks the event loop of the scheduler about
 the workers. Tasks run in threads of workers, and the kernels release the GIL.

@@ -39,7 +39,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Version of blocks and tasks; workers of different versions do not exchange
-VERSION: Final = 5
+VERSION: Final = 6
 SWITCH: Final = "exchange"
 
 #: Module that defines the expressions of P2P; a process that lacks it has none of them

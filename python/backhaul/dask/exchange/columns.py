@@ -19,6 +19,7 @@ __all__ = [
     "RawColumn",
     "Schema",
     "Unsupported",
+    "field_of",
     "filled_columns",
     "raw_column",
     "raw_columns",
@@ -238,6 +239,14 @@ def _is_same(found: Any, dtype: Any) -> bool:
 
 #: Whether Arrow keeps the types of a frame, by these types
 _kept_by_arrow: dict[tuple[Any, ...], bool] = {}
+
+
+def field_of(name: str, dtype: Any) -> Field | None:
+    """Describe a column; None if the kernels do not support its type."""
+    try:
+        return Field(name, dtype, _kind(dtype))
+    except _NoKernel:
+        return None
 
 
 def _is_kept_by_arrow(schema: Schema, meta: pd.DataFrame) -> bool:

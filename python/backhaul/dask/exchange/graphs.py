@@ -9,9 +9,7 @@ from typing import Any
 
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
 from backhaul.dask.compat.names import (
-    AssignPartitioningIndex,
     FromGraph,
-    Fused,
     HashJoinP2P,
     List,
     P2PShuffle,
@@ -29,6 +27,7 @@ from backhaul.dask.exchange.tasks import (
     unpack,
     unpack_merge,
 )
+from backhaul.dask.exchange.unassigned import unassigned_of
 
 __all__ = ["exchange_layer", "unread"]
 
@@ -76,7 +75,7 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
 
 
 def unread(expressions: Sequence[Any], layers: Mapping[str, Any]) -> set[str]:
-    """Name the expressions without readers, because transfers hash the keys in their place.
+    """Name the expressions without readers, because transfers assign the rows in their place.
 
     Parameters
     ----------
@@ -86,64 +85,15 @@ def unread(expressions: Sequence[Any], layers: Mapping[str, Any]) -> set[str]:
         By the names of these expressions, what `exchange_layer` has returned.
     """
 
-    def inputs(*, hashes: bool) -> set[str]:
+    def inputs(*, assigns: bool) -> set[str]:
         return {
             dependency._name
             for each in expressions
-            if hashes == (layers[each._name] is not None and _hashed_of(each) is not None)
+            if assigns == (layers[each._name] is not None and unassigned_of(each) is not None)
             for dependency in each.dependencies()
         }
 
-    return inputs(hashes=True) - inputs(hashes=False)
-
-
-@dataclass(frozen=True)
-class _Hashed:
-    """The input of a shuffle by a hash, before Dask adds the column of partition numbers.
-
-    Parameters
-    ----------
-    frame : Expr
-        The input without the column.
-    keys : tuple of str or None
-        The columns to hash; None for the index.
-    assignment : tuple
-        Arguments of `AssignPartitioningIndex.operation` after the frame.
-    is_fused : bool
-        Whether the tasks of `frame` are in the graph only if the exchange adds them.
-    """
-
-    frame: Any
-    keys: tuple[str, ...] | None
-    assignment: tuple[Any, ...]
-    is_fused: bool
-
-
-def _hashed_of(expr: Any) -> _Hashed | None:
-    """Find the input of a P2P shuffle by a hash; None if the column has to be there."""
-    if type(expr) is not P2PShuffle:
-        return None
-    fused = expr.frame.exprs if type(expr.frame) is Fused else []
-    assign = fused[0] if fused else expr.frame
-    if type(assign) is not AssignPartitioningIndex or expr.partitioning_index != assign.index_name:
-        return None
-    frame, keys = assign.frame, assign.partitioning_index
-    if frame.ndim != 2 or not isinstance(keys, list):
-        return None
-    if not assign.index_shuffle:
-        is_columns = all(isinstance(key, str) and key in frame._meta.columns for key in keys)
-        if not keys or not is_columns or len(set(keys)) != len(keys):
-            return None
-    assignment = tuple(assign.operands[1:])
-    if fused[1:]:
-        if fused[1]._name != frame._name:
-            return None
-        if fused[2:]:
-            frame = Fused(fused[1:], *expr.frame.dependencies())
-    elif fused:
-        return None
-    hashed = None if assign.index_shuffle else tuple(keys)
-    return _Hashed(frame, hashed, assignment, is_fused=bool(fused))
+    return inputs(assigns=True) - inputs(assigns=False)
 
 
 @dataclass(frozen=True)
@@ -187,7 +137,7 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         raise Unsupported("there is no column of partition numbers")
     outputs = tuple(expr._partitions) if expr._filtered else tuple(range(partitions))
     token = expr._name.split("-")[-1]
-    hashed = _hashed_of(expr)
+    unassigned = unassigned_of(expr)
     plan = FramePlan(
         token=token,
         meta=meta,
@@ -195,15 +145,15 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         partitions=partitions,
         wanted=_wanted(outputs, partitions),
         number_column=column,
-        keys=() if hashed is None else hashed.keys,
+        keys=() if unassigned is None else unassigned.assignment.keys,
         keeps_index=True,
         memory_bytes=cluster.block_bytes,
-        assignment=None if hashed is None else hashed.assignment,
+        assignment=None if unassigned is None else unassigned.assignment,
     )
-    side = _Side(token, expr.frame if hashed is None else hashed.frame, plan)
+    side = _Side(token, expr.frame if unassigned is None else unassigned.frame, plan)
     graph: dict[Any, Any] = {}
-    if hashed is not None and hashed.is_fused:
-        graph.update(hashed.frame._layer())
+    if unassigned is not None and unassigned.is_fused:
+        graph.update(unassigned.frame._layer())
     blocks = side.add_to(graph, bundled=_is_bundled([side], cluster))
     for place, slot in enumerate(_slots(outputs)):
         key = (expr._name, place)

@@ -20,12 +20,12 @@ import pandas as pd
 
 from backhaul._native import Partitioning, assemble_pieces, piece_sizes
 from backhaul.dask.compat.names import (
-    AssignPartitioningIndex,
     convert_shards,
     input_partition_column,
     merge_chunk,
     to_pyarrow_table_dispatch,
 )
+from backhaul.dask.exchange.assignments import Assignment, ByDivisions
 from backhaul.dask.exchange.block_files import BlockFile, block_store
 from backhaul.dask.exchange.blocks import (
     AnyBlock,
@@ -99,9 +99,8 @@ class FramePlan(_Plan):
         Whether the output needs the index.
     memory_bytes : float
         Memory that the blocks may take in each worker; others are in files.
-    assignment : tuple or None
-        Arguments of `AssignPartitioningIndex.operation` after the frame, which adds the column of
-        partition numbers where the kernels cannot hash; None if the input has the column.
+    assignment : Assignment or None
+        How the rows get their partition numbers; None if the input has the column, or is merged.
     """
 
     token: str
@@ -113,7 +112,7 @@ class FramePlan(_Plan):
     keys: tuple[str, ...] | None
     keeps_index: bool
     memory_bytes: float
-    assignment: tuple[Any, ...] | None = None
+    assignment: Assignment | None = None
 
     @property
     def slots(self) -> int:
@@ -172,11 +171,11 @@ def transfer(frame: Any, plan: FramePlan) -> AnyBlock | None:
         If the partition cannot be exchanged, as upstream's P2P raises it.
     """
     if plan.number_column is None or plan.assignment is not None:
-        if plan.fits(frame) and (plan.assignment is None or is_native()):
+        if plan.fits(frame) and (plan.assignment is None or plan.assignment.is_native()):
             with _failing(plan, "transfer"):
                 return _block_of(frame, plan, None) if len(frame) else None
         if plan.assignment is not None:
-            frame = AssignPartitioningIndex.operation(frame, *plan.assignment)
+            frame = plan.assignment.assigned(frame)
     with _failing(plan, "transfer"):
         if set(frame.columns) != set(plan.meta.columns):
             raise ValueError(
@@ -274,7 +273,10 @@ def _block_of(frame: pd.DataFrame, plan: FramePlan, numbers: Any) -> AnyBlock | 
     index: list[RawColumn] = []
     if plan.keeps_index or plan.keys is None:
         index = [raw_column(frame.index, schema.index.kind)]
-    if numbers is None and is_native() and not any(field.has_own_missing for field in keyed):
+    if numbers is None and isinstance(plan.assignment, ByDivisions):
+        key = columns[plan.assignment.key][0]
+        partitioning = plan.assignment.partitioning(key, rows, plan.partitions, plan.wanted)
+    elif numbers is None and is_native() and not any(field.has_own_missing for field in keyed):
         keys = index if plan.keys is None else [columns[name][0] for name in plan.keys]
         partitioning = Partitioning.by_keys(keys, rows, plan.partitions, plan.wanted)
     else:

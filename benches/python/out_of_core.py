@@ -15,7 +15,7 @@ from backhaul_bench.report import Report
 __all__ = ["Options", "run"]
 
 _TRANSPOSE = "transpose"
-_MODULE = "benches.python.out_of_core_job"
+_MODULE = "backhaul_bench.grid_job"
 
 #: Name of each job in the tables, and the class of those on grids
 _JOBS = {

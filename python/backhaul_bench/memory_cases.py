@@ -10,6 +10,7 @@ __all__ = ["CASES", "TRANSPOSE_SUM", "Case"]
 TRANSPOSE_SUM: Final = "transpose-sum"
 
 _JOBS = "backhaul_bench.memory_job"
+_GRIDS = "backhaul_bench.grid_job"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ def _spill(size: int, memory_limit: str, chunks: int = 1000) -> Case:
     )
 
 
+def _grid(name: str) -> Case:
+    """Make a job whose input is four times the memory of two workers."""
+    return Case(f"{_GRIDS}:{name}", {"nbytes": 4_000_000_000}, memory_limit="500MB", has_facts=True)
+
+
 #: By name
 CASES: Final = {
     TRANSPOSE_SUM: Case(TRANSPOSE_SUM, first={"size": 200, "chunks": 100}),
@@ -52,4 +58,7 @@ CASES: Final = {
     "spill-0.36": _spill(9000, "0.36GB"),
     "spill-0.6": _spill(12_000, "0.6GB"),
     "spill-1": _spill(16_000, "1GB", chunks=2000),
+    "anomaly": _grid("Anomaly"),
+    "vorticity": _grid("Vorticity"),
+    "quadratic-means": _grid("QuadraticMeans"),
 }

@@ -171,8 +171,8 @@ def test_jobs_check_their_results() -> None:
             job.prepare(client)
             job.run(client)
             job.check(client)
-            assert job.facts(client).keys() >= ({"pauses", "spilled"} if case.has_facts else set())
-            job.result += 1.0
+            assert job.facts(client) or not case.has_facts
+            job.result = job.result + 1.0 if isinstance(job.result, float) else [1e3] * 3
             with pytest.raises(ValueError, match="wrong result"):
                 job.check(client)
             assert job.input_bytes > 0, name

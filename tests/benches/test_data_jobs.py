@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Chunks that do not divide their array, partitions with fewer rows than there are keys
 RECHUNK = "benches.python.rechunk_job:Rechunk"
 SHUFFLE = "benches.python.shuffle_job:Shuffle"
-GRIDS = "benches.python.out_of_core_job"
+GRIDS = "backhaul_bench.grid_job"
 BROADCAST = "benches.python.broadcast_job:Broadcast"
 MERGE = "benches.python.merge_job:Merge"
 _DATA = {"method": "p2p", "partitions": 3, "rows": 50, "columns": 2}

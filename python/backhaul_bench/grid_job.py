@@ -1,4 +1,4 @@
-"""Jobs of ``out-of-core`` on grids over time, as of weather and climate.
+"""Jobs on grids over time, as of weather and climate: ``memory`` and ``out-of-core``.
 
 The fields are uniform random numbers, so that each result is known but for its statistical error.
 """
@@ -36,14 +36,16 @@ class _Grids(Job):
         Input in bytes, rounded up to whole chunks.
     seed : int
         Differs between repetitions.
+    scale : float
+        Factor of the input.
     """
 
     #: Fields that the job reads
     fields: int = 1
 
-    def __init__(self, *, nbytes: int, seed: int) -> None:
+    def __init__(self, *, nbytes: int, seed: int, scale: float = 1.0) -> None:
         super().__init__()
-        self._chunks = max(2, -(-nbytes // (self.fields * _STEPS * _STEP_BYTES)))
+        self._chunks = max(2, -(-int(nbytes * scale) // (self.fields * _STEPS * _STEP_BYTES)))
         self._seed = seed
         self._pids: set[int] = set()
 

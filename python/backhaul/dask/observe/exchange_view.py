@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from backhaul.dask.observe.exchange_counters import ExchangeAccount, ExchangeCounts
 from backhaul.dask.observe.matrix import amount
-from backhaul.dask.observe.page_html import STYLE
+from backhaul.dask.observe.page_html import SCROLLED, STYLE
 
 __all__ = ["ExchangeView", "exchange_table"]
 
@@ -30,7 +30,7 @@ class ExchangeView:
 
         self._account = account
         self._shown: dict[str, ExchangeCounts] = {}
-        self.root = Div(name="backhaul-exchanges", stylesheets=[STYLE])
+        self.root = Div(name="backhaul-exchanges", styles=SCROLLED, stylesheets=[STYLE])
 
     def update(self) -> None:
         """Show what is new."""

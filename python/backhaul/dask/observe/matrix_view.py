@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backhaul.dask.observe.matrix import Cell, Matrix, amount, duration
-from backhaul.dask.observe.page_html import STYLE, TOOLTIP, head, sums
+from backhaul.dask.observe.page_html import SCROLLED, STYLE, TOOLTIP, head, sums
 
 __all__ = ["LENT_COLOR", "UNTIMED_COLOR", "MatrixView"]
 
@@ -16,13 +16,12 @@ _SIDE_PX, _CELL_MIN_PX, _CELL_MAX_PX = 760, 11, 120
 _BORDER_PX = 8
 #: Ends of the scale of colours, in bytes per second: the same on every page, whatever is in it.
 _SLOWEST, _FASTEST = 1e7, 1e11
+#: Powers of ten from the one to the other, short enough for a matrix of two workers
+_TICKS = ("10 MB/s", "100 MB/s", "1 GB/s", "10 GB/s", "100 GB/s")
 #: Colour of a cell of which no bandwidth is known.
 UNTIMED_COLOR = "#d5d5d0"
 #: Colour of a cell whose messages are lent, which is no colour of the scale.
 LENT_COLOR = "#bcdcf5"
-
-#: Of parts that are wider than a phone: they scroll, and the page does not
-SCROLLED: dict[str, str | None] = {"max-width": "100%", "overflow-x": "auto"}
 
 _COLUMNS = (
     *("x", "y", "color", "text_color", "lane_text", "rate_text"),
@@ -141,7 +140,7 @@ class MatrixView:
         bar = ColorBar(
             color_mapper=scale,
             ticker=FixedTicker(ticks=ticks),
-            major_label_overrides={tick: amount(tick, "B/s") for tick in ticks},
+            major_label_overrides=dict(zip(ticks, _TICKS, strict=True)),
             title="moved while busy",
             title_standoff=6,
             height=12,

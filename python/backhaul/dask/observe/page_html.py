@@ -12,6 +12,7 @@ from backhaul.dask.observe.matrix import Matrix, amount, duration, host_rows, si
 __all__ = [
     "EXPECTED_BYTES",
     "LANE_COLORS",
+    "SCROLLED",
     "STYLE",
     "TOOLTIP",
     "expectation",
@@ -34,6 +35,9 @@ LANE_COLORS = {
 
 #: Most hosts in the table of hosts
 _HOST_ROWS_MAX = 16
+
+#: Styles of parts that are wider than a phone: they scroll, and the page does not
+SCROLLED: dict[str, str | None] = {"max-width": "100%", "overflow-x": "auto"}
 
 #: Style sheet of the HTML
 STYLE = """
@@ -169,8 +173,8 @@ def history_legend(
         f"{', lent' if is_lent else ''}: {amount(sum(each) * interval_s, 'B')}</span> "
         for (lane, is_lent), each in rates.items()
     )
-    told = keys or " nothing"
-    return f'<div class="note">Received by workers in the last 10 minutes, in MB/s:{told}</div>'
+    title = "Received by workers from all processes in the last 10 minutes, in MB/s:"
+    return f'<div class="note">{title}{keys or " nothing"}</div>'
 
 
 def _lane_table(matrix: Matrix) -> str:

@@ -20,6 +20,7 @@ from backhaul.dask.observe.exchange_counters import (
     ExchangeCounts,
 )
 from backhaul.dask.observe.exchange_view import ExchangeView, exchange_table
+from backhaul.dask.observe.page_html import SCROLLED
 from tests.dask.exchange.conftest import DEADLINE_S, kept
 
 dd = pytest.importorskip("dask.dataframe")
@@ -133,7 +134,7 @@ def test_both_sides_of_a_merge_are_one_exchange(observed: Client, exchanged: lis
 def test_spilled_blocks_and_names_are_shown() -> None:
     view = ExchangeView(ExchangeAccount())
     assert view.root.text == ""
-    assert view.root.styles["overflow-x"] == "auto", "wider than a phone"
+    assert view.root.styles == SCROLLED, "wider than a phone"
     table = exchange_table({"shuffle <0123456789>": ExchangeCounts(1, 10, 2, 2_000_000)})
     assert "<td>2.00 MB in 2</td>" in table
     assert "shuffle &lt;0123456<" in table

@@ -71,3 +71,11 @@ def test_every_line_of_the_source_is_in_the_document_and_the_other_way_round() -
     assert len(listed) > 50
     # Message of the native module about its own log, which is no event of its own.
     assert listed - set(found) == {"… earlier messages were dropped"}
+
+
+def test_the_longest_part_of_a_line_from_elsewhere_is_in_the_source() -> None:
+    paths = [*ROOT.glob("crates/*/src/**/*.rs"), *ROOT.glob("python/backhaul/**/*.py")]
+    source = " ".join(path.read_text(encoding="utf-8") for path in paths)
+    parts = [max(line.split("…"), key=len) for line in ELSEWHERE.values() if "…" in line]
+    assert parts
+    assert [part for part in parts if part not in source] == []

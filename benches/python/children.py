@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from backhaul_bench.dask_cluster import BenchmarkFailed
+from backhaul_bench.cases import Row
+from backhaul_bench.dask_cluster import ROLES, BenchmarkFailed
+from backhaul_bench.summary import spread
 
-__all__ = ["in_turn", "run_child"]
+__all__ = ["child_row", "in_turn", "run_child"]
 
 _TIMEOUT_S = 120.0
 
@@ -97,3 +100,34 @@ def run_child(
         said = "\n".join(error.stderr.strip().splitlines()[-6:])
         raise BenchmarkFailed(f"{what} ended with {error.returncode}:\n{said}") from None
     return json.loads(done.stdout)
+
+
+def child_row(first: Row, configuration: str, found: Sequence[Sequence[float]]) -> Row:
+    """Make the row of a process that does the job of a case without a cluster.
+
+    Parameters
+    ----------
+    first : Row
+        The row of the case that the process is compared with.
+    configuration : str
+        Name of the process.
+    found : sequence of sequence of float
+        Seconds, CPU seconds and page faults of each repetition.
+    """
+    seconds, cpu_seconds, faults = (list(column) for column in zip(*found, strict=True))
+    wall, nothing = spread(seconds), spread([0.0])
+    none = dict.fromkeys(ROLES, nothing)
+    return replace(
+        first,
+        configuration=configuration,
+        seconds=seconds,
+        seconds_median=wall.median,
+        seconds_min=wall.minimum,
+        seconds_max=wall.maximum,
+        input_bytes_per_s=first.input_bytes / wall.median,
+        ratio=first.seconds_median / wall.median,
+        cpu_seconds={**none, "workers": spread(cpu_seconds)},
+        context_switches=none,
+        page_faults={**none, "workers": spread(faults)},
+        facts=[],
+    )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 
 from backhaul_bench import cases
 from backhaul_bench.contenders import ClusterOptions
-from backhaul_bench.dask_cluster import ROLES
-from backhaul_bench.summary import spread
-from benches.python.children import run_child
+from benches.python.children import child_row, run_child
 
 __all__ = ["has_polars", "polars_row"]
 
@@ -39,20 +36,4 @@ def polars_row(
     found = run_child(
         "polars", module, *map(str, arguments), environment={"POLARS_MAX_THREADS": threads}
     )
-    seconds, cpu_seconds, faults = (list(column) for column in zip(*found, strict=True))
-    wall, nothing = spread(seconds), spread([0.0])
-    none = dict.fromkeys(ROLES, nothing)
-    return replace(
-        first,
-        configuration="polars",
-        seconds=seconds,
-        seconds_median=wall.median,
-        seconds_min=wall.minimum,
-        seconds_max=wall.maximum,
-        input_bytes_per_s=first.input_bytes / wall.median,
-        ratio=first.seconds_median / wall.median,
-        cpu_seconds={**none, "workers": spread(cpu_seconds)},
-        context_switches=none,
-        page_faults={**none, "workers": spread(faults)},
-        facts=[],
-    )
+    return child_row(first, "polars", found)

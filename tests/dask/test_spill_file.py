@@ -19,7 +19,7 @@ from distributed import LocalCluster
 import backhaul.dask
 from backhaul.dask.compat.names import SpillBuffer
 from backhaul.dask.worker.extents import Extents
-from backhaul.dask.worker.spill_file import FileSlow, SpillFile
+from backhaul.dask.worker.spill_file import FileSlow, SpillFile, bytes_beside, look_up
 
 MIB = 1 << 20
 
@@ -219,3 +219,28 @@ def test_switch(tmp_path: Path) -> None:
         distributed.Client(cluster) as client,
     ):
         assert set(client.run(name).values()) == {"Slow"}
+
+
+def test_value_that_is_read_without_room_stays_on_disk_and_counts(tmp_path: Path) -> None:
+    store = store_with_one_file(tmp_path / "storage", 3_000)
+    for name in "abc":
+        store[name] = np.full(250, ord(name), float)
+    assert list(store.fast) == ["c"]
+    file = file_of(store)
+    found = look_up(store, "a")
+    assert isinstance(found, np.ndarray)
+    assert found[0] == ord("a")
+    assert list(store.fast) == ["c"]
+    assert look_up(store, "c") is store["c"]
+    weight = store._slow_uncached.weight_by_key["a"].memory
+    assert bytes_beside(store, ["a", "c", "missing"]) == weight
+    file.read_ahead(["b"])
+    assert bytes_beside(store, ["a", "b"]) == 2 * weight
+    # Now there is room.
+    del store["c"]
+    assert look_up(store, "b") is store["b"]
+    assert list(store.fast) == ["b"]
+    assert bytes_beside(store, ["b"]) == 0
+    assert bytes_beside({"a": 1}, ["a"]) == 0
+    with pytest.raises(KeyError):
+        look_up(store, "missing")

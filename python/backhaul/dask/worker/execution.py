@@ -184,6 +184,10 @@ class Execution(asyncio.Future[None]):
         """Return keys and bytes of the results that the task reads."""
         return inputs_of(self.task_state)
 
+    def held_keys(self) -> tuple[Any, ...]:
+        """Return the keys of the results that the task holds as its inputs; for any thread."""
+        return tuple(getattr(self, "_data", None) or ())
+
     def is_given_up(self) -> bool:
         """Tell whether nothing waits for the task any more, because the worker closes."""
         return self.cancelled() or self._worker.status in ENDED_STATUSES

@@ -92,6 +92,11 @@ class Prefetch(Generic[T]):
         if begun is not None:
             begun.cancel()
 
+    def keys(self) -> list[Any]:
+        """List the keys of values that are read and not taken."""
+        with self._lock:
+            return list(self._begun)
+
     def _pop(self, key: Any) -> Future[T] | None:
         self._kept.discard(key)
         return self._begun.pop(key, None)

@@ -44,7 +44,15 @@ from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.prefetch import Prefetch
 from backhaul.dask.worker.spill_buffer import has_room
 
-__all__ = ["FileSlow", "SpillFile", "install_for_worker", "look_up", "read_ahead", "spill_file_of"]
+__all__ = [
+    "FileSlow",
+    "SpillFile",
+    "bytes_beside",
+    "install_for_worker",
+    "look_up",
+    "read_ahead",
+    "spill_file_of",
+]
 
 #: Smaller buffers are read into private memory
 _ARENA_BYTES_MIN: Final = 64 << 10
@@ -133,6 +141,10 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
             For the keys that are in the file.
         """
         return [self._prefetch.keep(key) for key in keys if key in self._spilled]
+
+    def keys_ahead(self) -> list[Any]:
+        """List the keys of results that were read for a peer or ahead, and not taken."""
+        return self._prefetch.keys()
 
     def release(self, keys: Iterable[Any]) -> None:
         """Drop what was read for a peer and not taken."""
@@ -336,6 +348,24 @@ def look_up(data: Any, key: Any) -> object:
             with contextlib.suppress(KeyError):
                 return data.slow[key]
     return data[key]
+
+
+def bytes_beside(data: Any, keys: Iterable[Any]) -> int:
+    """Return the memory of spilled results that were read and are not in the store again, in bytes.
+
+    Parameters
+    ----------
+    data : mapping
+        The store of a worker's results.
+    keys : iterable
+        Keys of the results that tasks have; those that are read ahead are counted in any case.
+    """
+    file = spill_file_of(data)
+    if file is None:
+        return 0
+    weights = data._slow_uncached.weight_by_key
+    found = {*keys, *file.keys_ahead()} - data.fast.d.keys()
+    return sum(weight.memory for key in found if (weight := weights.get(key)) is not None)
 
 
 def _header(frame: memoryview) -> dict[str, Any]:

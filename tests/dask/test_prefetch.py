@@ -79,6 +79,7 @@ def test_value_whose_read_has_not_begun_is_for_the_caller(
 def test_value_for_a_peer_stays_whatever_is_wanted(prefetch: Prefetch[str], reads: Reads) -> None:
     reads.may_end.set()
     kept = prefetch.keep("a")
+    assert kept is not None
     assert kept.result(60) == "value of a"
     prefetch.want({"b": 1})
     prefetch.want({})
@@ -120,6 +121,18 @@ def test_value_that_is_not_wanted_any_more_is_dropped(
     prefetch.want({"c": 100})
     prefetch.discard("c")
     assert prefetch.take("c") is None
+
+
+def test_without_a_thread_nothing_is_read_ahead(
+    prefetch: Prefetch[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    prefetch.want({"a": 1})
+    assert prefetch.take("a") is None
+    assert prefetch.keep("a") is None
 
 
 def test_error_is_for_the_one_who_takes(prefetch: Prefetch[str], reads: Reads) -> None:

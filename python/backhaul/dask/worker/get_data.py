@@ -75,10 +75,9 @@ def catch_up_when_asked(worker: Worker, local_queue: LocalQueue) -> bool:
             and state_owner.core is not None
             and _has_room(worker)
         ):
-            async with _read_from_disk(data_of(worker), keys):
-                return await _get_data(
-                    worker, local_queue, state_owner.bytes_of, comm, keys, *args, **kwargs
-                )
+            return await _get_data(
+                worker, local_queue, state_owner.bytes_of, comm, keys, *args, **kwargs
+            )
         if state_owner is not None:
             # With the state in Python, no thread frees results while Dask's method reads them.
             state_owner.export_state()
@@ -155,24 +154,27 @@ async def _get_data(
     """Send results to a peer, as `Worker.get_data` does if it refuses nothing."""
     worker.transfer_outgoing_count += 1
     worker.transfer_outgoing_count_total += 1
-    # Threads free results with this lock.
-    with local_queue.lock:
-        there = data_of(worker)
-        data = {key: look_up(there, key) for key in keys if key in there}
-        bytes_by_key = {key: bytes_of(key) for key in data}
-    message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
-    total_bytes = sum(bytes_by_key.values())
-    worker.transfer_outgoing_bytes += total_bytes
-    worker.transfer_outgoing_bytes_total += total_bytes
+    total_bytes = 0
     try:
-        with context_meter.meter("network", func=time) as metered:
-            compressed = await comm.write(message, serializers=serializers)
-            response = await comm.read(deserializers=serializers)
-        assert response == "OK", response
-    except OSError:
-        logger.exception("failed during get data with %s -> %s", worker.address, who)
-        comm.abort()
-        raise
+        there = data_of(worker)
+        async with _read_from_disk(there, keys):
+            # Threads free results with this lock.
+            with local_queue.lock:
+                data = {key: look_up(there, key) for key in keys if key in there}
+                bytes_by_key = {key: bytes_of(key) for key in data}
+        message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
+        total_bytes = sum(bytes_by_key.values())
+        worker.transfer_outgoing_bytes += total_bytes
+        worker.transfer_outgoing_bytes_total += total_bytes
+        try:
+            with context_meter.meter("network", func=time) as metered:
+                compressed = await comm.write(message, serializers=serializers)
+                response = await comm.read(deserializers=serializers)
+            assert response == "OK", response
+        except OSError:
+            logger.exception("failed during get data with %s -> %s", worker.address, who)
+            comm.abort()
+            raise
     finally:
         worker.transfer_outgoing_bytes -= total_bytes
         worker.transfer_outgoing_count -= 1

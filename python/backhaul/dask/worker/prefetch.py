@@ -6,6 +6,7 @@ future is waited for under it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,19 +59,30 @@ class Prefetch(Generic[T]):
                     break
                 self._begin(key)
 
-    def keep(self, key: Any) -> Future[T]:
-        """Read a value that stays until it is taken or discarded."""
-        with self._lock:
-            self._kept.add(key)
-            return self._begin(key)
+    def keep(self, key: Any) -> Future[T] | None:
+        """Read a value that stays until it is taken or discarded.
 
-    def _begin(self, key: Any) -> Future[T]:
+        Returns
+        -------
+        concurrent.futures.Future or None
+            None if the system has no thread left.
+        """
+        with self._lock:
+            begun = self._begin(key)
+            if begun is not None:
+                self._kept.add(key)
+            return begun
+
+    def _begin(self, key: Any) -> Future[T] | None:
         """Begin to read a value, if that is not begun; the lock is held."""
         begun = self._begun.get(key)
         if begun is None:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_THREADS, "backhaul-read-ahead")
-            begun = self._begun[key] = self._threads.submit(self._read, key)
+            # No thread can be started, or the interpreter ends: the values are read when they are
+            # asked for.
+            with contextlib.suppress(RuntimeError):
+                begun = self._begun[key] = self._threads.submit(self._read, key)
         return begun
 
     def take(self, key: Any) -> Future[T] | None:

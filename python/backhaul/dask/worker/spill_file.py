@@ -140,7 +140,8 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         list of concurrent.futures.Future
             For the keys that are in the file.
         """
-        return [self._prefetch.keep(key) for key in keys if key in self._spilled]
+        begun = (self._prefetch.keep(key) for key in keys if key in self._spilled)
+        return [read for read in begun if read is not None]
 
     def keys_ahead(self) -> list[Any]:
         """List the keys of results that were read for a peer or ahead, and not taken."""

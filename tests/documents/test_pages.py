@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(WATCHDOG_S + 30)
 
 #: Pages, and words that their output has
 PAGES = {
+    "index.md": ["."],
     "first-ten-minutes.md": ["sum ", "lanes {'shm'}", "same process"],
     "tutorials/taxi.md": [
         "fare_per_km",

@@ -1583,6 +1583,12 @@ class ResourcePlaces:
     def release(self, signature: int, place: int) -> None:
         """Note that a task has left a worker."""
 
+    def served(self) -> list[int]:
+        """List workers that were given something, the one served longest ago first."""
+
+    def set_served(self, served: list[int]) -> None:
+        """Set who was given something, in the order of `served`."""
+
     def booked(self, signature: int, place: int) -> int:
         """Count such tasks that a worker was given, and has."""
 
@@ -2848,6 +2854,18 @@ class SchedulerCore:
 
     def room(self) -> dict[str, Any] | None:
         """Say which tasks hold what they ask for, and which wait; None if no task ever asked."""
+
+    def inherit_room(self, said: dict[str, Any]) -> None:
+        """Take over the requests of another scheduler, in the form of `room`.
+
+        To be called after `declare_worker` for workers that have units by ids.
+
+        Raises
+        ------
+        LookupError
+            If something is not said, or a worker or task is named that is not known. The core must
+            not be used then.
+        """
 
     def handle_no_workers_check(self, stimulus: str, now_s: float) -> tuple[list[str], list[str]]:
         """Fail what no worker could run for too long.

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from backhaul._native import ResourcePlaces
+from backhaul._native import ResourcePlaces, SchedulerCore
 from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.resource_pools.request_index import RequestIndex
 from backhaul.dask.resource_pools.requests import ANNOTATION
+from backhaul.dask.scheduler.core.resources import (
+    begin_admission,
+    export_requests,
+    import_requests,
+)
 
 from .events import Event
 from .upstream import Upstream
 
-__all__ = ["AskingUpstream", "requirements_of"]
+__all__ = ["AskingUpstream", "asked_of", "requirements_of"]
 
 _ASKED = RequestIndex(ResourcePlaces())
 
@@ -31,16 +36,36 @@ class AskingUpstream(Upstream):
         slots = scheduler_slots.slots_of(self.state)
         assert slots is not None
         self.slots: Any = slots
-        self.joined: list[str] = []
-        vars(slots)["_drain_soon"] = lambda: vars(slots).update(_drains=True)
-        vars(slots)["_meet_workers"] = self._meet_workers
+        vars(slots)["drain_soon"] = lambda: vars(slots).update(drains=True)
 
-    def _meet_workers(self) -> None:
-        # Of equal workers the first one that joined is taken, as the core does.
-        for address in self.joined:
-            ws = self.state.workers.get(address)
-            if ws is not None and ws not in self.slots._numbers:
-                self.slots._set_worker(ws)
+    def adopt(self, settings: dict[str, Any]) -> SchedulerCore:
+        core = super().adopt(settings)
+        begin_admission(core, self.state)
+        return core
+
+    def forget_gone(self) -> None:
+        """Forget what a conversion does not keep.
+
+        These are lines whose tasks do not wait any more, or may run on other workers than when they
+        began to wait; and that some ranking has yet to learn which of two equal workers was served
+        longer ago.
+        """
+        slots = self.slots
+        slots.places.set_served(slots.places.served())
+        waiting = [ts for line in slots.waiting.values() for ts in line if ts.state == "no-worker"]
+        slots.waiting.clear()
+        for ts in waiting:
+            slots.line_of(ts, slots.asked.by(ts)).add(ts)
+        unbound = {place[0] for place in slots.waiting if not any(place[1])}
+        for request, _, _ in slots.starvation.waiting():
+            if request not in unbound:
+                slots.starvation.left(request)
+
+    def go_on(self, core: SchedulerCore) -> None:
+        """Take over the requests of a core, whose tasks it has."""
+        said = core.room()
+        if said is not None:
+            import_requests(self.slots, said, self.state.tasks.__getitem__)
 
     def _long_running(
         self, stimulus: str, key: str, worker: str, run_id: int, compute_s: float | None
@@ -54,20 +79,24 @@ class AskingUpstream(Upstream):
         )
 
     def apply(self, event: Event, now_s: float) -> bool:
-        if event.name == "worker_added" and event.arguments["address"] not in self.state.workers:
-            address = event.arguments["address"]
-            self.joined = [*(one for one in self.joined if one != address), address]
         refused = super().apply(event, now_s)
         if refused and event.name != "cancel":
             return True
         try:
             if self.slots.is_active:
-                self._meet_workers()
-            while self.slots._drains:
+                self.slots.meet_workers()
+            while self.slots.drains:
                 self.slots.drain()
         except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
             self.refusal = error
         return self.refusal is not None
+
+
+def asked_of(side: Upstream) -> dict[str, Any] | None:
+    """Return the requests for resources as `SchedulerCore.room` does."""
+    if not isinstance(side, AskingUpstream) or not side.slots.is_active:
+        return None
+    return export_requests(side.slots, str)
 
 
 def requirements_of(annotations: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler.core import write_into
 from backhaul.dask.scheduler.core.stealing import write_stealing
 
+from .asking import AskingUpstream
 from .ours import Ours
 from .upstream import Clock, Upstream, exception_name, node
 
@@ -43,16 +44,20 @@ def convert(
     ``joins`` is what each worker said when it joined, by address.
     """
     core: SchedulerCore = ours.core
-    converted = Upstream(settings, clock, validate=True)
+    converted = (AskingUpstream if ours.asks else Upstream)(settings, clock, validate=True)
     hosts = core.dump(tasks=False)["hosts"]
-    for address in (address for addresses in hosts.values() for address in addresses):
-        converted._worker_added("joined", **joins[address])
+    present = {address for addresses in hosts.values() for address in addresses}
+    for address in joins:
+        if address in present:
+            converted._worker_added("joined", **joins[address])
     for client in ours.clients:
         converted._client_added("joined", client)
     write_into(core, converted.state, Payloads())
     write_stealing(core, converted.state, str)
     if ours.links is not None:
         ours.links.go_on(core, converted.state)
+    if isinstance(converted, AskingUpstream):
+        converted.go_on(core)
     # Only asked for below, of both alike: some events break its invariants.
     converted.state.validate = False
     converted.keep_run_ids()
@@ -123,6 +128,9 @@ def _slots_differ(one: Any, other: Any) -> str | None:
 def _plain(value: Any, slot: str = "") -> Any:
     if slot == "exception":
         return exception_name(value)
+    if slot == "resource_restrictions":
+        # An annotation without amounts
+        value = value or None
     for name in ("client_key", "address", "key", "name"):
         if hasattr(value, name):
             return getattr(value, name)

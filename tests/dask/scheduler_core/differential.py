@@ -29,7 +29,7 @@ from backhaul.dask.scheduler.core import export_state, obstacle
 from backhaul.dask.scheduler.core.stealing import begin_stealing
 from backhaul.errors import EscapeError
 
-from .asking import AskingUpstream
+from .asking import AskingUpstream, asked_of
 from .attributes import (
     attributes_of,
     difference,
@@ -130,6 +130,8 @@ class Pair:
         refused = self.upstream.apply(event, self.now_s)
         # One that is refused in the middle is there nevertheless.
         if event.name == "worker_added" and self.upstream.state.workers.keys() - known:
+            # In the order of the latest arrivals
+            self.joins.pop(event.arguments["address"], None)
             self.joins[event.arguments["address"]] = event.arguments
         if self.converted:
             ours_refused = self.converted.apply(event, self.now_s)
@@ -170,6 +172,8 @@ class Pair:
         if found:
             return found
         self.counted["conversions"] += 1
+        if isinstance(self.upstream, AskingUpstream):
+            self.upstream.forget_gone()
         self.converted = convert(self.ours, self.settings, self.joins, self.upstream.clock)
         self.converted.half_done = self.upstream.half_done
         return self.compare(False, looks=True) or flaws(self.upstream, self.converted)
@@ -187,6 +191,8 @@ class Pair:
         if found:
             return found
         counted = Counter(ts.state for ts in tasks.values())
+        if isinstance(self.upstream, AskingUpstream):
+            self.upstream.forget_gone()
         try:
             core = converted.adopt(self.core_settings)
         except EscapeError:
@@ -195,7 +201,7 @@ class Pair:
         self.counted["adoptions"] += 1
         self.counted.update(f"adopted {state}" for state in counted.elements())
         links = OurLinks.of(converted.state) if self.ours.links is not None else None
-        self.ours = Ours(core, self.split, links=links)
+        self.ours = Ours(core, self.split, self.ours.asks, links)
         self.ours.clients = list(converted.state.client_comms)
         converted.close()
         self.converted = None
@@ -248,14 +254,17 @@ class Pair:
         gone = outlived(self.upstream)
         attributes["stealing"] = without(stealing_of(self.upstream), gone)
         attributes["placing"] = placing_of(self.upstream.state)
+        attributes["asked"] = asked_of(self.upstream)
         if self.converted:
             dump = attributes_of(self.converted.state)
             dump["stealing"] = without(stealing_of(self.converted), gone)
             dump["placing"] = placing_of(self.converted.state)
+            dump["asked"] = asked_of(self.converted)
         else:
             dump = our_attributes(self.ours.core.dump(), self.upstream.state)
             dump["stealing"] = without(our_stealing(self.ours.core), gone)
             dump["placing"] = our_placing(self.ours.core)
+            dump["asked"] = self.ours.core.room()
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")

@@ -17,6 +17,7 @@ import dask
 from backhaul.dask import resource_id, resources
 from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.scheduler.core.live_core import LiveCore
+from backhaul.dask.scheduler.core.resources import export_requests
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import add, cluster
 from tests.dask.slotted_cluster import all_is_free, gate
@@ -81,8 +82,10 @@ async def with_gpus(
                 # With a limit, one that is paused goes on as soon as its memory is looked at.
                 worker = Worker(s.address, nthreads=2, validate=True, memory_limit=0)
                 workers.append(await stack.enter_async_context(worker))
-        yield c, s, core, workers
-        gate.set()
+        try:
+            yield c, s, core, workers
+        finally:
+            gate.set()
 
 
 def slots_of(s: Scheduler) -> scheduler_slots.SchedulerSlots:
@@ -161,7 +164,7 @@ async def test_an_escape_while_some_wait_and_some_hold(
         assert sum(s.tasks[one.key].state == "no-worker" for one in asking) == 9 - len(sent)
         assert s.tasks[both.key].state == "no-worker"
         for ws in s.workers.values():
-            number = slots._number(ws)
+            number = slots.number_of(ws)
             signatures = {asked.signature for asked, _ in slots.booked.values()}
             booked = sum(slots.places.booked(signature, number) for signature in signatures)
             assert booked == sum(ts.processing_on is ws for ts in sent)
@@ -351,11 +354,11 @@ async def test_nothing_is_kept_for_a_request_that_was_cancelled_before_an_escape
         await c.cancel([both])
         await eventually(lambda: not state_of(core, both.key))
         core.escape("to look at it")
-        assert len(slots_of(s)._starvation._waiting) == 1
+        assert len(slots_of(s).starvation._waiting) == 1
         gate.set()
         assert await c.gather(later) == list(range(1, 61))
         assert await c.gather(asking) == list(range(1, 5))
-        assert slots_of(s)._starvation.kept is None
+        assert slots_of(s).starvation.kept is None
 
 
 @pytest.mark.parametrize("priority", [float("nan"), float("inf")])
@@ -386,6 +389,52 @@ async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventual
         assert core.is_active, core.escapes
         assert not core.escapes
         await eventually(lambda: all_is_free(workers[0]))
+
+
+@gen_test()
+async def test_tasks_that_hold_and_wait_for_units_are_taken_over(eventually: Eventually) -> None:
+    async with with_gpus({"GPU": [0, 1]}) as (c, s, core, workers):
+        gate.clear()
+        held = c.map(gated, range(10), pure=False)
+        both = c.submit(wants_both, 1, pure=False, priority=1)
+        await eventually(lambda: both.key in s.tasks and s.tasks[both.key].state == "no-worker")
+        before: Any = core.core.room()
+        # Two run and two are ahead; those that wait come in two lines.
+        assert len(before["booked"]) == 4
+        assert len(before["waiting"]) == 7
+        core.escape("a look")
+        s.validate_state()
+        other = c.submit(inc, 1, pure=False)
+        await eventually(lambda: other.key in s.tasks)
+        assert core.is_active, core.escapes
+        assert core.core.room() == before
+        gate.set()
+        assert await c.gather(held) == list(range(1, 11))
+        assert await both == 2
+        assert await other == 2
+        assert core.is_active, core.escapes
+        await eventually(lambda: all_is_free(workers[0]))
+        assert not any((core.core.room() or {})[part] for part in ("booked", "waiting", "passed"))
+
+
+@gen_test()
+async def test_an_adoption_that_fails_leaves_units_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, _):
+        gate.clear()
+        held = c.map(gated, range(4), pure=False)
+        await eventually(lambda: held[-1].key in s.tasks)
+        core.escape("a look")
+        slots = slots_of(s)
+        before = export_requests(slots, str)
+        assert len(before["waiting"]) == 2
+        monkeypatch.setattr("backhaul.dask.scheduler.core.live_core.Stealing", int)
+        assert await c.submit(inc, 1, pure=False) == 2
+        assert not core.is_active
+        assert export_requests(slots, str) == before
+        gate.set()
+        assert await c.gather(held) == list(range(1, 5))
 
 
 @gen_test()

@@ -33,6 +33,13 @@ def test_equal_where_tasks_ask_for_resources(differential: Forks) -> None:
     assert "'no-worker to processing': " in ended.stdout, ended.stdout
 
 
+def test_equal_when_tasks_that_ask_for_resources_are_converted(differential: Forks) -> None:
+    ended = differential("--seeds", "6", "--first", "9", "--ask", "--convert")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for what in ("conversions", "adopted no-worker", "adopted processing"):
+        assert f"'{what}': " in ended.stdout, ended.stdout
+
+
 @pytest.mark.parametrize("more", [[], ["--convert"], ["--ask"]], ids=["", "convert", "ask"])
 def test_equal_where_tasks_are_placed_by_what_links_cost(
     differential: Forks, more: list[str]

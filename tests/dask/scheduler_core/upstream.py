@@ -28,6 +28,7 @@ import dask
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler.core import adopt
 from backhaul.dask.scheduler.core.placement import place_by_links, placement_of
+from backhaul.dask.scheduler.core.resources import carried_threads
 from backhaul.dask.scheduler.core.stealing import begin_stealing
 
 from .events import Event, Graph
@@ -214,7 +215,9 @@ class Upstream:
         """Make a core that goes on from it."""
         self._take_turn()
         try:
-            core = adopt(self.state, settings, TakenPayloads())
+            core = adopt(
+                self.state, settings, TakenPayloads(), threads_of=carried_threads(self.state)
+            )
             begin_stealing(core, self.state)
         finally:
             # Looking for the next number makes a new iterator.

@@ -79,6 +79,16 @@ impl ResourcePlaces {
             .map_err(key)
     }
 
+    #[doc = stub_doc!("ResourcePlaces.served")]
+    fn served(&self) -> Vec<Place> {
+        self.places.lock().served()
+    }
+
+    #[doc = stub_doc!("ResourcePlaces.set_served")]
+    fn set_served(&self, served: Vec<Place>) {
+        self.places.lock().set_served(&served);
+    }
+
     #[doc = stub_doc!("ResourcePlaces.booked")]
     fn booked(&self, signature: u32, place: Place) -> u64 {
         self.places.lock().booked(Signature(signature), place)

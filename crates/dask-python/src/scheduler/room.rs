@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::RoomView;
+use pyo3::exceptions::PyLookupError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::{Core, text_of, texts_of};
+use super::{Core, inherit, text_of, texts_of};
 use crate::placement::declared;
 
 /// Key, amounts by name, threads, and what is lacking
@@ -37,6 +38,12 @@ impl Core {
         let view = self.core().room_view();
         view.map(|view| said(py, &view)).transpose()
     }
+
+    #[doc = stub_doc!("SchedulerCore.inherit_room")]
+    fn inherit_room(&self, said: &Bound<'_, PyDict>) -> PyResult<()> {
+        let inherited = self.core().inherit_room(&inherit::room(said)?);
+        inherited.map_err(|error| PyLookupError::new_err(error.to_string()))
+    }
 }
 
 fn said<'py>(py: Python<'py>, view: &RoomView) -> PyResult<Bound<'py, PyDict>> {
@@ -51,6 +58,11 @@ fn said<'py>(py: Python<'py>, view: &RoomView) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("passed", passed)?;
     dict.set_item("kept", view.kept)?;
     dict.set_item("kept_worker", view.kept_worker.as_deref())?;
+    dict.set_item("drains", view.drains)?;
+    dict.set_item(
+        "served",
+        view.served.iter().map(|one| &**one).collect::<Vec<_>>(),
+    )?;
     Ok(dict)
 }
 

@@ -31,6 +31,7 @@ mod recommendations;
 mod replicas;
 mod restrictions;
 mod room;
+mod room_view;
 mod roots;
 mod run_record;
 mod slots;
@@ -56,7 +57,8 @@ pub use self::messages::{
 };
 pub use self::placing::{PlacingView, PlannedRoot};
 pub use self::recent::PastTransition;
-pub use self::room::{Passed, RoomView, Unmet};
+pub use self::room::Unmet;
+pub use self::room_view::{Passed, RoomView};
 pub use self::run_record::{RecordedRun, RunRecord};
 pub use self::stealing::{StealAnswered, StealRequested};
 pub use self::stealing_view::{MoveView, StealingView};

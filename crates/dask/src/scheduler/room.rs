@@ -13,7 +13,7 @@ use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{Id, TaskId, WorkerId};
 use super::lines::Lines;
-use super::task::{Key, Priority, Requirements, TaskState};
+use super::task::{Key, Requirements};
 use super::turns::Turns;
 use crate::hashing::{Map, Set};
 use crate::ordered_set::OrderedSet;
@@ -28,6 +28,8 @@ const BESIDE: &str = "tasks without CPU";
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) places: Places,
+    /// True once a task has made a request
+    pub(super) is_active: bool,
     /// Most concurrent tasks of a worker that take less than a thread
     beside_max: u32,
     /// By the number that the places gave each request
@@ -35,9 +37,9 @@ pub(super) struct Room {
     /// By amounts, as bits, and threads
     by_needs: Map<Needs, Signature>,
     /// Tasks that were sent to a worker and hold what they ask for
-    booked: Map<TaskId, (Signature, WorkerId)>,
+    pub(super) booked: Map<TaskId, (Signature, WorkerId)>,
     /// Tasks of each worker that take less than a thread
-    beside: Map<WorkerId, i64>,
+    pub(super) beside: Map<WorkerId, i64>,
     pub(super) lines: Lines,
     pub(super) turns: Turns,
     /// The worker that takes nothing more of what the request needs that `turns` keeps it for
@@ -75,34 +77,6 @@ pub struct Unmet {
     pub reason: String,
 }
 
-/// State of requests for resources, for a core that goes on from there
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RoomView {
-    /// Keys of tasks that hold what they ask for
-    pub booked: Vec<Key>,
-    /// Keys of tasks that wait for room, each line in the order in which it would go
-    pub waiting: Vec<Key>,
-    /// Requests that wait, and others may have gone past
-    pub passed: Vec<Passed>,
-    /// Which of them something is kept for
-    pub kept: Option<usize>,
-    /// Address of the worker that is kept for it
-    pub kept_worker: Option<Arc<str>>,
-}
-
-/// A request that waits
-#[derive(Clone, Debug, PartialEq)]
-pub struct Passed {
-    /// How much of what it asks for, threads left out
-    pub amounts: Vec<(Arc<str>, f64)>,
-    /// How many threads it takes
-    pub threads: f64,
-    /// Priority of its first task
-    pub stands: Priority,
-    /// How many went past it
-    pub passes: u64,
-}
-
 /// Returns whether two requests keep something from each other
 fn share(asked: &Map<Signature, Asked>, one: Signature, other: Signature) -> bool {
     let pair = asked.get(&one).zip(asked.get(&other));
@@ -119,6 +93,7 @@ impl Room {
     fn new(beside_max: u32) -> Self {
         Self {
             places: Places::default(),
+            is_active: false,
             beside_max,
             asked: Map::default(),
             by_needs: Map::default(),
@@ -134,9 +109,9 @@ impl Room {
         }
     }
 
-    /// Returns whether any task has made a request yet
-    fn is_active(&self) -> bool {
-        !self.asked.is_empty()
+    /// Forgets what a worker has by ids
+    pub(super) fn forget_declared(&mut self, address: &str) {
+        self.declared.remove(address);
     }
 
     /// The number of what a task asks for
@@ -144,7 +119,7 @@ impl Room {
     /// # Errors
     ///
     /// [`RequestError`] if that cannot be asked for.
-    fn request(
+    pub(super) fn request(
         &mut self,
         resources: &[(Arc<str>, f64)],
         threads: f64,
@@ -241,53 +216,6 @@ impl SchedulerCore {
             .unwrap_or_default()
     }
 
-    /// Returns the state of requests for resources; `None` if no task has ever made one
-    pub fn room_view(&self) -> Option<RoomView> {
-        let room = self.room.as_deref().filter(|room| room.is_active())?;
-        let waits = |&(task, serial): &(TaskId, u32)| {
-            let one = self.tasks.find(task)?;
-            let waits = one.serial == serial && one.state == TaskState::NoWorker;
-            waits.then(|| Arc::clone(&one.key))
-        };
-        // Of a request whose tasks were all cancelled the next drain finds out.
-        let is_there = |request| {
-            room.lines
-                .unbound(request)
-                .iter()
-                .any(|one| waits(one).is_some())
-        };
-        let passed = room.turns.waiting().iter();
-        let passed: Vec<_> = passed
-            .filter(|one| is_there(one.request))
-            .filter_map(|one| Some((one, room.asked.get(&one.request)?, one.stands.get()?)))
-            .collect();
-        let mut booked: Vec<TaskId> = room.booked.keys().copied().collect();
-        booked.sort_by_key(|&task| self.tasks[task].run_id.get());
-        Some(RoomView {
-            booked: booked
-                .iter()
-                .map(|&task| Arc::clone(&self.tasks[task].key))
-                .collect(),
-            waiting: room.lines.members().iter().filter_map(waits).collect(),
-            kept: passed
-                .iter()
-                .position(|(one, ..)| Some(one.request) == room.turns.kept),
-            passed: passed
-                .into_iter()
-                .map(|(one, asked, stands)| Passed {
-                    amounts: asked.amounts.clone(),
-                    threads: asked.threads,
-                    stands,
-                    passes: one.passes,
-                })
-                .collect(),
-            kept_worker: room
-                .kept_worker
-                .filter(|&worker| self.workers.is_current(worker))
-                .map(|worker| Arc::clone(&self.workers[worker].address)),
-        })
-    }
-
     /// Begins to heed what tasks ask for, as the settings say
     pub(super) fn make_room(&mut self) {
         let beside_max = self.config.beside_tasks_max;
@@ -308,12 +236,18 @@ impl SchedulerCore {
         if resources.is_empty() && requirements.threads.is_none() {
             return;
         }
-        let is_first = !room.is_active();
         // The caller has refused requests that are not possible.
         requirements.request = room
             .request(resources, requirements.threads.unwrap_or(1.0))
             .ok();
-        if is_first {
+        self.begin_admission();
+    }
+
+    /// Notes what workers have, with the first request
+    pub(super) fn begin_admission(&mut self) {
+        if let Some(room) = &mut self.room
+            && !std::mem::replace(&mut room.is_active, true)
+        {
             for worker in self.workers.sorted().to_vec() {
                 self.place_worker(worker);
             }
@@ -342,7 +276,7 @@ impl SchedulerCore {
 
     /// Returns whether a task that has left its thread was reported as such before
     pub(super) fn has_left_its_thread(&self, task: TaskId, worker: WorkerId) -> bool {
-        let is_active = self.room.as_deref().is_some_and(Room::is_active);
+        let is_active = self.room.as_deref().is_some_and(|room| room.is_active);
         is_active && self.workers[worker].long_running.contains(task)
     }
 
@@ -354,7 +288,7 @@ impl SchedulerCore {
         let Some(room) = self.room.as_deref_mut() else {
             return;
         };
-        if !room.is_active() {
+        if !room.is_active {
             return;
         }
         let threads = [
@@ -517,7 +451,7 @@ impl SchedulerCore {
         }
     }
 
-    fn is_beside(&self, request: Signature) -> bool {
+    pub(super) fn is_beside(&self, request: Signature) -> bool {
         let asked = self.room.as_deref();
         let asked = asked.and_then(|room| room.asked.get(&request));
         asked.is_some_and(Asked::is_beside)

@@ -83,6 +83,14 @@ impl Turns {
         was_kept
     }
 
+    /// Adds a request that waits already, behind the others
+    pub(super) fn inherit(&mut self, waits: Waits, is_kept: bool) {
+        if is_kept {
+            self.kept = Some(waits.request);
+        }
+        self.waiting.push(waits);
+    }
+
     /// All that wait
     pub(super) fn waiting(&self) -> &[Waits] {
         &self.waiting

@@ -17,21 +17,8 @@ use super::task::TaskState;
 impl SchedulerCore {
     /// Keeps a task that no worker has room for, or ever will
     pub(super) fn wait_for_room(&mut self, task: TaskId, request: Signature) {
+        let key = self.line_key(task, request);
         let one = &self.tasks[task];
-        let sorted = |list: Option<&Vec<Arc<str>>>| {
-            let mut sorted = list.cloned().unwrap_or_default();
-            sorted.sort();
-            sorted.dedup();
-            sorted
-        };
-        let requirements = one.requirements.as_deref();
-        let mut key = LineKey {
-            request,
-            workers: sorted(requirements.and_then(|one| one.workers.as_ref())),
-            hosts: sorted(requirements.and_then(|one| one.hosts.as_ref())),
-            loose: false,
-        };
-        key.loose = key.is_restricted() && requirements.is_some_and(|one| one.loose);
         let Some(room) = self.room.as_deref_mut() else {
             return;
         };
@@ -52,6 +39,34 @@ impl SchedulerCore {
         if can_wait {
             room.turns.refused(request, first);
         }
+    }
+
+    /// Puts a task into its line, in which it waited before
+    pub(super) fn join_line(&mut self, task: TaskId, request: Signature) {
+        let key = self.line_key(task, request);
+        let one = &self.tasks[task];
+        if let Some(room) = &mut self.room {
+            room.lines.add(key, task, one.serial, one.priority);
+        }
+    }
+
+    fn line_key(&self, task: TaskId, request: Signature) -> LineKey {
+        let one = &self.tasks[task];
+        let sorted = |list: Option<&Vec<Arc<str>>>| {
+            let mut sorted = list.cloned().unwrap_or_default();
+            sorted.sort();
+            sorted.dedup();
+            sorted
+        };
+        let requirements = one.requirements.as_deref();
+        let mut key = LineKey {
+            request,
+            workers: sorted(requirements.and_then(|one| one.workers.as_ref())),
+            hosts: sorted(requirements.and_then(|one| one.hosts.as_ref())),
+            loose: false,
+        };
+        key.loose = key.is_restricted() && requirements.is_some_and(|one| one.loose);
+        key
     }
 
     /// Sends as many of the tasks that wait as workers have room for, the first ones first; to be

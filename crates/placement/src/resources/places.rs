@@ -60,6 +60,13 @@ struct Ranking {
     rank_of: HashMap<Place, Rank>,
 }
 
+/// A task was given to a worker, or has left the worker
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Change {
+    Book,
+    Release,
+}
+
 /// Load, then who was given something longest ago
 type Rank = (u64, u64, Place);
 
@@ -179,7 +186,7 @@ impl Places {
         let worker = self.worker_mut(place)?;
         worker.turn = turn;
         *worker.booked.entry(signature).or_default() += 1;
-        self.change(signature, place, |used, amount| *used += amount);
+        self.change(signature, place, Change::Book);
         Ok(())
     }
 
@@ -198,8 +205,37 @@ impl Places {
             }
             None => return Err(PlacesError::NotBooked { signature, place }),
         }
-        self.change(signature, place, |used, amount| *used -= amount);
+        self.change(signature, place, Change::Release);
         Ok(())
+    }
+
+    /// The workers that were given something, the one first whose last task came longest ago
+    pub fn served(&self) -> Vec<Place> {
+        let served = self.workers.iter().filter(|(_, worker)| worker.turn > 0);
+        let mut served: Vec<_> = served
+            .map(|(&place, worker)| (worker.turn, place))
+            .collect();
+        served.sort_unstable();
+        served.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Sets who was given something, in the order of [`Places::served`]
+    pub fn set_served(&mut self, served: &[Place]) {
+        for worker in self.workers.values_mut() {
+            worker.turn = 0;
+        }
+        self.turn = 0;
+        for place in served {
+            self.turn += 1;
+            if let Some(worker) = self.workers.get_mut(place) {
+                worker.turn = self.turn;
+            }
+        }
+        for &number in &self.kept {
+            for (&place, worker) in &self.workers {
+                self.signatures[number.0 as usize].place(place, worker, number);
+            }
+        }
     }
 
     /// How many such tasks a worker was given, and has
@@ -232,22 +268,23 @@ impl Places {
         Ok((!reasons.is_empty()).then(|| reasons.join("; or ")))
     }
 
-    fn change(
-        &mut self,
-        signature: Signature,
-        place: Place,
-        apply: impl Fn(&mut Quantity, Quantity),
-    ) {
+    fn change(&mut self, signature: Signature, place: Place, change: Change) {
         let Some(worker) = self.workers.get_mut(&place) else {
             return;
         };
         let request = self.signatures[signature.0 as usize].request.clone();
         for (name, amount) in request.needs() {
-            apply(worker.used.entry(name.clone()).or_default(), *amount);
+            let used = worker.used.entry(name.clone()).or_default();
+            match change {
+                Change::Book => *used += *amount,
+                Change::Release => *used -= *amount,
+            }
         }
+        // A worker that was given something comes after its equals in all rankings.
+        let all = change == Change::Book;
         for &number in &self.kept {
             let ranking = &mut self.signatures[number.0 as usize];
-            if number == signature || ranking.shares(&request) {
+            if all || number == signature || ranking.shares(&request) {
                 ranking.place(place, worker, number);
             }
         }

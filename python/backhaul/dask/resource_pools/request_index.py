@@ -189,6 +189,14 @@ class RequestIndex:
         ts.resource_restrictions = dict(annotations["resources"])
         self.note(ts, needs_of(ts.run_spec) if looks else None, declares_cpu=True)
 
+    def parts_of(self, signature: int) -> tuple[list[tuple[str, float]], float]:
+        """Return amounts and threads of a request, as `of` takes them."""
+        return next(
+            (list(amounts), cpu)
+            for (amounts, cpu), asked in self._asked.items()
+            if asked.signature == signature
+        )
+
     def names_of(self, signature: int) -> frozenset[str]:
         """Name what tasks with a request keep from each other; not that they take no thread."""
         return self._names[signature]

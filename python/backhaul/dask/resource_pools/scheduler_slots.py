@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed import Scheduler
 
 from backhaul._native import ResourcePlaces
+from backhaul.dask.compat.arrivals import by_arrival
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.resource_patches import SCHEDULER_SLOTS
 from backhaul.dask.config.settings import beside_tasks_max
@@ -94,20 +95,20 @@ class SchedulerSlots:
         self.booked: dict[TaskState, tuple[RequestClass, int]] = {}
         #: Tasks that there is no room for, by request and restrictions
         self.waiting: dict[Any, WaitingLine] = {}
-        self._numbers: dict[WorkerState, int] = {}
-        self._workers: dict[int, WorkerState] = {}
+        self.numbers: dict[WorkerState, int] = {}
+        self.by_number: dict[int, WorkerState] = {}
         self._next_number = 0
         #: Tasks that take less than a thread, by worker
-        self._beside: dict[WorkerState, int] = {}
+        self.beside: dict[WorkerState, int] = {}
         self._warned: set[int] = set()
-        self._starvation: StarvationGuard[int] = StarvationGuard(
+        self.starvation: StarvationGuard[int] = StarvationGuard(
             names_of=self.asked.names_of, keep=self._keep_worker, keep_no_longer=self._keep_none
         )
         #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
-        self._kept_worker: WorkerState | None = None
-        self._drains = False
+        self.kept_worker: WorkerState | None = None
+        self.drains = False
         #: Whether tasks wait that asked for threads by what is a resource of a worker by now
-        self._reads_again = False
+        self.reads_again = False
         self._upstream_apply = scheduler._apply_annotations
         self._upstream_add: Any = scheduler.add_resources
         self._upstream_remove: Any = scheduler.remove_resources
@@ -171,6 +172,11 @@ class SchedulerSlots:
         """Say what a task asks for that `backhaul.dask.scheduler.core` takes; as `RequestIndex`."""
         return self.asked.wanted(annotations, amounts, found, declares_cpu=self.declares_cpu)
 
+    def is_outdated(self, ts: TaskState) -> bool:
+        """Tell whether a task must be read again before it is sent, see `_read_again`."""
+        is_sent = ts.state in ("processing", "memory", "erred")
+        return self.declares_cpu and not is_sent and self.asked.asks_for_threads(ts)
+
     @property
     def declares_cpu(self) -> bool:
         """Return whether a worker has ``CPU`` as a resource of Dask's, which it then is."""
@@ -178,7 +184,7 @@ class SchedulerSlots:
 
     def _note(self, ts: TaskState, found: Needs | None) -> None:
         if self.asked.note(ts, found, declares_cpu=self.declares_cpu):
-            self._activate()
+            self.activate()
 
     def is_rootish(self, ts: TaskState) -> bool:
         """Tell whether a task may wait in the queue; one that takes no thread need not."""
@@ -196,10 +202,10 @@ class SchedulerSlots:
         answer: str = self._upstream_add(worker=worker, resources=resources)
         for name, amount in used.items():
             ws.used_resources[name] = amount
-        self._reads_again |= self.declares_cpu and not declared_cpu
+        self.reads_again |= self.declares_cpu and not declared_cpu
         if self.is_active:
             self._set_worker(ws)
-            self._drain_soon()
+            self.drain_soon()
         return answer
 
     def remove_resources(self, worker: str) -> None:
@@ -207,16 +213,16 @@ class SchedulerSlots:
         ws = self.scheduler.workers[worker]
         for ts in ws.processing:
             self.booked.pop(ts, None)
-        self._beside.pop(ws, None)
-        number = self._numbers.pop(ws, None)
+        self.beside.pop(ws, None)
+        number = self.numbers.pop(ws, None)
         if number is not None:
-            del self._workers[number]
+            del self.by_number[number]
             self.places.remove_worker(number)
-        if ws is self._kept_worker:
-            self._kept_worker = None
+        if ws is self.kept_worker:
+            self.kept_worker = None
         if self.waiting:
             # Another one is kept, and what may run elsewhere while it cannot run here goes there.
-            self._drain_soon()
+            self.drain_soon()
         self._upstream_remove(worker)
 
     def change_status(self, status: Any, worker: Any, stimulus_id: str) -> None:
@@ -228,7 +234,7 @@ class SchedulerSlots:
         running = len(scheduler.running)
         type(scheduler).handle_worker_status_change(scheduler, status, worker, stimulus_id)
         if self.waiting and len(scheduler.running) != running:
-            self._drain_soon()
+            self.drain_soon()
 
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task was sent to a worker."""
@@ -236,12 +242,12 @@ class SchedulerSlots:
         asked = self.asked.by(ts)
         if asked is None:
             return
-        number = self._number(ws)
+        number = self.number_of(ws)
         self.places.book(asked.signature, number)
         self.booked[ts] = asked, number
-        self._starvation.granted(asked.signature, ts.priority)
+        self.starvation.granted(asked.signature, ts.priority)
         if asked.is_beside and ts not in ws.long_running:
-            self._beside[ws] = self._beside.get(ws, 0) + 1
+            self.beside[ws] = self.beside.get(ws, 0) + 1
             ws.add_to_long_running(ts)
 
     def release(self, ts: TaskState, ws: WorkerState) -> None:
@@ -252,12 +258,12 @@ class SchedulerSlots:
         self._upstream_release(ts, ws)
         asked, number = booking
         # It may have been stolen from a worker that has left since.
-        if number in self._workers:
+        if number in self.by_number:
             self.places.release(asked.signature, number)
-        if asked.is_beside and (beside := self._beside.get(ws, 0)):
-            self._beside[ws] = beside - 1
+        if asked.is_beside and (beside := self.beside.get(ws, 0)):
+            self.beside[ws] = beside - 1
         if self.waiting:
-            self._drain_soon()
+            self.drain_soon()
 
     def handle_long_running(
         self, key: Any, worker: str, run_id: int, stimulus_id: str, **message: Any
@@ -278,7 +284,7 @@ class SchedulerSlots:
 
     def is_unoccupied(self, ws: WorkerState, occupancy: float, nprocessing: int) -> bool:
         """Tell whether a worker has idle threads, whatever runs beside them."""
-        beside = self._beside.get(ws, 0)
+        beside = self.beside.get(ws, 0)
         return bool(self._upstream_is_unoccupied(ws, occupancy, nprocessing - beside))
 
     # Where tasks go
@@ -292,8 +298,8 @@ class SchedulerSlots:
             return found
         if not self.scheduler.running:
             return None
-        if len(self._numbers) != len(self.scheduler.workers):
-            self._meet_workers()
+        if len(self.numbers) != len(self.scheduler.workers):
+            self.meet_workers()
         if ts.worker_restrictions or ts.host_restrictions:
             running = self.scheduler.running
             allowed = self.scheduler.valid_workers(ts) or ()
@@ -312,7 +318,7 @@ class SchedulerSlots:
         if self.declares_cpu and self.asked.asks_for_threads(ts):
             asked = self.asked.by(ts)
             if asked is not None:
-                self._line(ts, asked).discard(ts)
+                self.line_of(ts, asked).discard(ts)
             self.asked.read_again(ts)
 
     @property
@@ -338,27 +344,27 @@ class SchedulerSlots:
     def _least_loaded(self, signature: int) -> WorkerState | None:
         """Find the worker that would be the least loaded with one more such task."""
         # It is nearly always the first.
-        for count in (1, len(self._workers)):
+        for count in (1, len(self.by_number)):
             for number in self.places.ranked(signature, count):
-                ws = self._workers[number]
+                ws = self.by_number[number]
                 if ws in self.scheduler.running and not self._is_kept_from(signature, ws):
                     return ws
         return None
 
     def _is_kept_from(self, signature: int, ws: WorkerState) -> bool:
         """Tell whether a worker takes no such task now, for a request that waited for long."""
-        kept = self._starvation.kept
-        if kept is None or ws is not self._kept_worker or kept == signature:
+        kept = self.starvation.kept
+        if kept is None or ws is not self.kept_worker or kept == signature:
             return False
         return not self.asked.names_of(kept).isdisjoint(self.asked.names_of(signature))
 
     def _keep_worker(self, signature: int) -> bool:
         """Choose a worker that a request is to get, and is kept from what needs the same."""
-        self._kept_worker = self._least_loaded(signature)
-        return self._kept_worker is not None
+        self.kept_worker = self._least_loaded(signature)
+        return self.kept_worker is not None
 
     def _keep_none(self) -> None:
-        self._kept_worker = None
+        self.kept_worker = None
 
     def _cheapest(
         self, ts: TaskState, asked: RequestClass, candidates: Iterable[WorkerState]
@@ -366,7 +372,7 @@ class SchedulerSlots:
         """Choose, of those with room, the one where the task can begin first."""
         best: tuple[float, float, WorkerState] | None = None
         for ws in candidates:
-            number = self._number(ws)
+            number = self.number_of(ws)
             load = self.places.load(asked.signature, number)
             if load is None or (self._keeps and not self.places.has_room(asked.signature, number)):
                 continue
@@ -386,12 +392,12 @@ class SchedulerSlots:
         reason = self.places.unmeetable(asked.signature)
         if reason is not None:
             self.warn_unmet(ts.key, asked, reason)
-        line = self._line(ts, asked)
+        line = self.line_of(ts, asked)
         line.add(ts)
         if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
-            self._starvation.refused(asked.signature, line.peek().priority)
+            self.starvation.refused(asked.signature, line.peek().priority)
 
-    def _line(self, ts: TaskState, asked: RequestClass) -> WaitingLine:
+    def line_of(self, ts: TaskState, asked: RequestClass) -> WaitingLine:
         """Find the line of tasks that ask for the same and may run on the same workers."""
         return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
 
@@ -408,22 +414,22 @@ class SchedulerSlots:
             reason,
         )
 
-    def _drain_soon(self) -> None:
+    def drain_soon(self) -> None:
         """Send what waits, once all that happens now has been handled."""
-        if not self._drains:
-            self._drains = True
+        if not self.drains:
+            self.drains = True
             self.scheduler.loop.asyncio_loop.call_soon(self.drain)
 
     def drain(self) -> None:
         """Send as many of the tasks that wait as workers have room for, the first ones first."""
-        self._drains = False
-        if self._reads_again:
-            self._reads_again = False
+        self.drains = False
+        if self.reads_again:
+            self.reads_again = False
             waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
             again = {ts.key: "processing" for ts in waiting}
             self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
-        kept = self._starvation.kept
-        if kept is not None and self._kept_worker not in self.scheduler.running:
+        kept = self.starvation.kept
+        if kept is not None and self.kept_worker not in self.scheduler.running:
             self._keep_worker(kept)
         heads: list[Any] = []
         for number, place in enumerate(list(self.waiting)):
@@ -449,14 +455,14 @@ class SchedulerSlots:
         while heap:
             ts = heap.peek()
             if ts.state == "no-worker":
-                is_kept = place[0] == self._starvation.kept
+                is_kept = place[0] == self.starvation.kept
                 heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
                 return
             # It was sent, just now or when a worker joined, or no client wants it any more.
             heap.discard(ts)
         del self.waiting[place]
         if not any(place[1]):
-            self._starvation.left(place[0])
+            self.starvation.left(place[0])
 
     def _may_go(self, ts: TaskState, signature: int) -> bool:
         """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
@@ -466,17 +472,17 @@ class SchedulerSlots:
             return True
         running = self.scheduler.running
         return any(
-            ws in running and self.places.has_room(signature, self._number(ws))
+            ws in running and self.places.has_room(signature, self.number_of(ws))
             for ws in named_workers(self.scheduler, ts)
         )
 
     def _has_room(self, signature: int) -> bool:
         ws = self._least_loaded(signature)
-        return ws is not None and bool(self.places.has_room(signature, self._number(ws)))
+        return ws is not None and bool(self.places.has_room(signature, self.number_of(ws)))
 
     # Workers by number
 
-    def _activate(self, *, books: bool = True) -> None:
+    def activate(self, *, books: bool = True) -> None:
         """Take the place of whatever decides, from the first task on that asks for something.
 
         Parameters
@@ -514,74 +520,71 @@ class SchedulerSlots:
 
             ours["extensions[stealing].steal_time_ratio"] = steal_time_ratio
         SCHEDULER_SLOTS.install(scheduler, ours)
-        self._meet_workers()
+        self.meet_workers()
         for ws in scheduler.workers.values() if books else ():
             for ts in ws.processing:
-                self._book(ts, ws)
+                self.book(ts, ws)
 
-    def _book(self, ts: TaskState, ws: WorkerState) -> None:
+    def book(self, ts: TaskState, ws: WorkerState, *, counts: bool = False) -> None:
+        """Note that a worker has a task; counts one that takes less than a thread."""
         asked = self.asked.by(ts)
         if asked is not None:
-            self.places.book(asked.signature, self._number(ws))
-            self.booked[ts] = asked, self._number(ws)
+            self.places.book(asked.signature, self.number_of(ws))
+            self.booked[ts] = asked, self.number_of(ws)
+            if counts and asked.is_beside:
+                self.beside[ws] = self.beside.get(ws, 0) + 1
 
     # While `backhaul.dask.scheduler.core` has the state
 
-    def leave(self) -> None:
-        """Forget tasks that have ended: from now on a core decides."""
-        self.waiting.clear()
-        self._starvation.clear()
-        self._kept_worker = None
+    def clear(self) -> None:
+        """Clear all that depends on tasks and workers: from now on a core decides."""
+        for number in self.by_number:
+            self.places.remove_worker(number)
+        for members in (self.booked, self.waiting, self.numbers, self.by_number, self.beside):
+            members.clear()
+        self.starvation.clear()
+        self.kept_worker = None
+        self.reads_again = False
 
-    def take_over(self, said: Mapping[str, Any], task_of: Callable[[str], TaskState]) -> None:
-        """Go on from what a core says of tasks that ask for something; it decides no more.
+    def resume(self, kept_worker: str | None, served: Iterable[str], *, drains: bool) -> None:
+        """Decide again, with the tasks of a core.
 
         Parameters
         ----------
-        said : mapping
-            As `SchedulerCore.room` says it.
-        task_of : callable
-            Gives the task of the text of a key.
+        kept_worker : str or None
+            Address of the worker that is kept for a request that waited for long.
+        served : iterable of str
+            Addresses of workers that were sent tasks, the one served longest ago first.
+        drains : bool
+            Whether tasks that wait may be sent.
         """
-        self._activate(books=False)
-        scheduler = self.scheduler
-        for text in said["booked"]:
-            ts = task_of(text)
-            ws, asked = ts.processing_on, self.asked.by(ts)
-            if ws is None or asked is None:
-                continue
-            self._book(ts, ws)
-            if asked.is_beside:
-                self._beside[ws] = self._beside.get(ws, 0) + 1
-        for text in said["waiting"]:
-            ts = task_of(text)
-            asked = self.asked.by(ts)
-            if asked is not None:
-                self._line(ts, asked).add(ts)
-        for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
-            signature = self.asked.of(amounts, threads).signature
-            self._starvation.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
-        if self._starvation.kept is not None:
-            self._kept_worker = scheduler.workers.get(said["kept_worker"])
-        self._reads_again = self.declares_cpu
-        if self.waiting:
-            self._drain_soon()
+        workers = self.scheduler.workers
+        if self.starvation.kept is not None:
+            self.kept_worker = workers.get(kept_worker)
+        self.places.set_served([self.number_of(workers[address]) for address in served])
+        self.reads_again = self.declares_cpu
+        if drains or self.reads_again:
+            self.drain_soon()
 
-    def _meet_workers(self) -> None:
-        for ws in self.scheduler.workers.values():
-            if ws not in self._numbers:
+    # Workers by number
+
+    def meet_workers(self) -> None:
+        """Give each new worker a number, in the order in which they joined."""
+        for ws in by_arrival(self.scheduler):
+            if ws not in self.numbers:
                 self._set_worker(ws)
 
-    def _number(self, ws: WorkerState) -> int:
-        number = self._numbers.get(ws)
+    def number_of(self, ws: WorkerState) -> int:
+        """Return the number of a worker in the places."""
+        number = self.numbers.get(ws)
         return self._set_worker(ws) if number is None else number
 
     def _set_worker(self, ws: WorkerState) -> int:
-        number = self._numbers.get(ws)
+        number = self.numbers.get(ws)
         if number is None:
             number = self._next_number
             self._next_number += 1
-            self._numbers[ws] = number
-            self._workers[number] = ws
+            self.numbers[ws] = number
+            self.by_number[number] = ws
         place_worker(self.places, number, ws, self.beside_max)
         return number

@@ -90,6 +90,10 @@ class StarvationGuard(Generic[_K]):
         if is_kept:
             self.kept = request
 
+    def waiting(self) -> list[tuple[_K, Any, int]]:
+        """Return each request that waits, its first task's place, and how many went past it."""
+        return [(request, place, passes) for request, (place, passes) in self._waiting.items()]
+
     def clear(self) -> None:
         """Forget all that wait."""
         self._waiting.clear()

@@ -46,6 +46,9 @@ class WaitingLine:
     def __bool__(self) -> bool:
         return bool(self._members)
 
+    def __iter__(self) -> Iterator[TaskState]:
+        return (ts for _, _, ts in sorted(self._heap) if id(ts) in self._members)
+
     def add(self, ts: TaskState) -> None:
         """Add a task; again changes nothing."""
         if id(ts) not in self._members:

@@ -109,7 +109,9 @@ impl SchedulerCore {
         self.begin(stimulus, now_s);
         let used = self.workers[worker].used_resources.clone();
         self.set_resources(worker, resources);
-        if self.room.is_some() {
+        if let Some(room) = &mut self.room {
+            // Its units are counted now.
+            room.forget_declared(address);
             // Resources in use stay in use.
             let now = &mut self.workers[worker].used_resources;
             for (name, amount) in used {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any, Protocol, TypeAlias
@@ -15,7 +16,7 @@ __all__ = ["SHUFFLE_PREFIX", "Payloads", "ThreadsOf", "is_size", "tasks_said"]
 SHUFFLE_PREFIX = "shuffle-"
 
 #: Returns how many threads a task requests by its annotations; None if it requests none
-ThreadsOf: TypeAlias = Callable[[dict[str, Any]], float | None]
+ThreadsOf: TypeAlias = Callable[[Any], float | None]
 
 #: Largest result that a core takes, in bytes: as in the core
 _NBYTES_MAX = 2**48
@@ -168,24 +169,18 @@ class _Tasks:
             asks["loose"] = True
         if ts.resource_restrictions is not None:
             asks["resources"] = {name: float(n) for name, n in ts.resource_restrictions.items()}
-        if self._threads_of is not None:
-            self._add_threads(ts, asks, self._threads_of)
+        if self._threads_of is not None and (threads := self._threads_of(ts)) is not None:
+            asks["threads"] = threads
         if asks:
             said["requirements"] = asks
-
-    def _add_threads(self, ts: Any, asks: dict[str, Any], threads_of: ThreadsOf) -> None:
-        """Add how many threads a task asked for, where that is heeded."""
-        threads = threads_of(ts.annotations or {})
-        if threads is not None:
-            asks["threads"] = threads
-        if ("threads" in asks or asks.get("resources")) and ts.state not in _AT_REST:
-            raise EscapeError(f"{ts.key!r}, which asks for resources, is {ts.state}")
 
     def _priority(self, ts: Any) -> tuple[float, float, float]:
         try:
             first, second, third = map(float, ts.priority)
         except (TypeError, ValueError, OverflowError) as error:
             raise EscapeError(f"{ts.key!r} has the priority {ts.priority!r}") from error
+        if math.isnan(first + second + third):
+            raise EscapeError(f"{ts.key!r} has a priority that is no number")
         return first, second, third
 
     def _texts(self, tasks: Iterable[Any]) -> list[str]:

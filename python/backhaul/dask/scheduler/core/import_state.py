@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from backhaul._native import SchedulerCore
+from backhaul.dask.compat.arrivals import by_arrival
 from backhaul.dask.compat.names import TaskState
 from backhaul.dask.scheduler.core.adopted_tasks import Payloads, ThreadsOf, tasks_said
 from backhaul.dask.scheduler.core.export_state import Said, status_name
@@ -48,7 +49,8 @@ def adopt(
 ) -> SchedulerCore:
     """Make a core with the state of a scheduler; the scheduler is only read.
 
-    Work stealing is not part of it: see `stealing.begin_stealing`.
+    Work stealing and requests for resources are not part of it: see `stealing.begin_stealing` and
+    `resources.begin_admission`.
 
     Parameters
     ----------
@@ -71,8 +73,7 @@ def adopt(
     ------
     EscapeError
         If the scheduler has something that a core cannot hold, such as a task whose worker has
-        left (an event was refused half way), a task that waits for resources, or a result whose
-        size is no whole number.
+        left (an event was refused half way), or a result whose size is no whole number.
     """
     reason = obstacle(scheduler)
     if reason is not None:
@@ -142,7 +143,7 @@ def _say(
     last = scheduler._last_time
     since = scheduler._no_workers_since
     return {
-        "workers": {address: _worker(ws, key_text) for address, ws in scheduler.workers.items()},
+        "workers": {ws.address: _worker(ws, key_text) for ws in by_arrival(scheduler)},
         "task_prefixes": {name: _prefix(tp) for name, tp in scheduler.task_prefixes.items()},
         "running": [ws.address for ws in scheduler.running],
         "idle": list(scheduler.idle),

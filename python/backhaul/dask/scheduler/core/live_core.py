@@ -50,7 +50,11 @@ from backhaul.dask.scheduler.core.payloads import LivePayloads, TakenPayloads, p
 from backhaul.dask.scheduler.core.placement import end_placing, place_by_links, placement_of
 from backhaul.dask.scheduler.core.plugin_bridge import Watchers
 from backhaul.dask.scheduler.core.replicas import snapshots
-from backhaul.dask.scheduler.core.resources import ResourceAdmission, carried_threads
+from backhaul.dask.scheduler.core.resources import (
+    ResourceAdmission,
+    begin_admission,
+    carried_threads,
+)
 from backhaul.dask.scheduler.core.spans import Spans
 from backhaul.dask.scheduler.core.stealing import (
     Stealing,
@@ -205,6 +209,7 @@ class LiveCore:
                     monotonic_offset_s=self._monotonic_offset_s,
                 )
                 begin_stealing(self.core, scheduler, self.texts.text)
+                begin_admission(self.core, scheduler, self.texts.text)
         except EscapeError as error:
             logger.debug("The scheduler's state stays with Dask: %s", error)
         except Exception:  # A program may have changed the state in any way
@@ -250,6 +255,7 @@ class LiveCore:
             self.tasks.take(self.texts.text(key), ts)
         empty(scheduler)
         empty_stealing(scheduler)
+        self.admission.leave()
         self.watchers = Watchers(self)
         undo.callback(self.watchers.release)
         self.watchers.watch()
@@ -271,6 +277,8 @@ class LiveCore:
         empty(scheduler)
         empty_stealing(scheduler)
         self._write(departed={})
+        self.admission.leave()
+        self.admission.release()
 
     def _write(self, departed: dict[str, Any]) -> None:
         """Export the whole state of the core to Dask's objects."""

@@ -169,7 +169,7 @@ def test_modules_are_those_of_the_program_that_asks(tmp_path: Path) -> None:
 def test_accelerations_that_are_off_by_default_are_not_counted() -> None:
     detail = findings(run("dask", "--json"))["dask", "accelerations"]["detail"]
     fit, of = re.match(r"(\d+) of (\d+) accelerations", detail).groups()  # type: ignore[union-attr]
-    assert int(fit) == int(of) > 20
+    assert int(fit) == int(of) > 10
 
 
 def test_the_extra_that_is_advised_brings_what_is_missing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from backhaul.dask.worker.prefetch import Prefetch
 from backhaul.dask.worker.spill_file import FileSlow, SpillFile
 
 MIB = 1 << 20
+
+
+def unlimited() -> float:
+    return inf
 
 
 class Reads:
@@ -50,9 +55,9 @@ def prefetch(reads: Reads) -> Iterator[Prefetch[str]]:
 
 
 def test_value_is_read_once_and_taken_once(prefetch: Prefetch[str], reads: Reads) -> None:
-    prefetch.want({"a": 40, "b": 60})
+    prefetch.want({"a": 40, "b": 60}, unlimited)
     assert reads.begun.acquire(timeout=60)
-    prefetch.want({"a": 40, "b": 60})
+    prefetch.want({"a": 40, "b": 60}, unlimited)
     taken = prefetch.take("a")
     assert taken is not None
     assert prefetch.take("a") is None
@@ -65,7 +70,7 @@ def test_value_is_read_once_and_taken_once(prefetch: Prefetch[str], reads: Reads
 def test_value_whose_read_has_not_begun_is_for_the_caller(
     prefetch: Prefetch[str], reads: Reads
 ) -> None:
-    prefetch.want({"a": 1, "b": 1, "c": 1})
+    prefetch.want({"a": 1, "b": 1, "c": 1}, unlimited)
     # It has two threads.
     for _ in "ab":
         assert reads.begun.acquire(timeout=60)
@@ -81,8 +86,8 @@ def test_value_for_a_peer_stays_whatever_is_wanted(prefetch: Prefetch[str], read
     kept = prefetch.keep("a")
     assert kept is not None
     assert kept.result(60) == "value of a"
-    prefetch.want({"b": 1})
-    prefetch.want({})
+    prefetch.want({"b": 1}, unlimited)
+    prefetch.want({}, unlimited)
     assert prefetch.keep("a") is prefetch.take("a") is kept
     assert prefetch.keep("a") is not kept
     prefetch.discard("a")
@@ -91,13 +96,13 @@ def test_value_for_a_peer_stays_whatever_is_wanted(prefetch: Prefetch[str], read
 
 def test_bound_holds_in_the_order_of_urgency(prefetch: Prefetch[str], reads: Reads) -> None:
     reads.may_end.set()
-    prefetch.want({"a": 60, "b": 60, "c": 1})
+    prefetch.want({"a": 60, "b": 60, "c": 1}, unlimited)
     assert reads.begun.acquire(timeout=60)
     taken = prefetch.take("a")
     assert taken is not None
     assert taken.result(60) == "value of a"
     assert prefetch.take("b") is prefetch.take("c") is None
-    prefetch.want({"b": 60, "c": 1})
+    prefetch.want({"b": 60, "c": 1}, unlimited)
     for _ in "bc":
         assert reads.begun.acquire(timeout=60)
     assert [each.result(60) for key in "bc" if (each := prefetch.take(key))] == [
@@ -106,19 +111,31 @@ def test_bound_holds_in_the_order_of_urgency(prefetch: Prefetch[str], reads: Rea
     ]
 
 
+def test_no_more_is_read_than_there_is_memory_for(prefetch: Prefetch[str], reads: Reads) -> None:
+    reads.may_end.set()
+    prefetch.want({"a": 10, "b": 10, "c": 1}, lambda: 15)
+    assert reads.begun.acquire(timeout=60)
+    # A value that is begun stays, and asks for nothing.
+    prefetch.want({"a": 10, "b": 10}, lambda: -1)
+    assert prefetch.take("b") is prefetch.take("c") is None
+    taken = prefetch.take("a")
+    assert taken is not None
+    assert taken.result(60) == "value of a"
+
+
 def test_value_that_is_not_wanted_any_more_is_dropped(
     prefetch: Prefetch[str], reads: Reads
 ) -> None:
     reads.may_end.set()
-    prefetch.want({"a": 100})
+    prefetch.want({"a": 100}, unlimited)
     assert reads.begun.acquire(timeout=60)
-    prefetch.want({"b": 100})
+    prefetch.want({"b": 100}, unlimited)
     assert reads.begun.acquire(timeout=60)
     assert prefetch.take("a") is None
     taken = prefetch.take("b")
     assert taken is not None
     assert taken.result(60) == "value of b"
-    prefetch.want({"c": 100})
+    prefetch.want({"c": 100}, unlimited)
     prefetch.discard("c")
     assert prefetch.take("c") is None
 
@@ -130,14 +147,14 @@ def test_without_a_thread_nothing_is_read_ahead(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    prefetch.want({"a": 1})
+    prefetch.want({"a": 1}, unlimited)
     assert prefetch.take("a") is None
     assert prefetch.keep("a") is None
 
 
 def test_error_is_for_the_one_who_takes(prefetch: Prefetch[str], reads: Reads) -> None:
     reads.may_end.set()
-    prefetch.want({"bad": 1})
+    prefetch.want({"bad": 1}, unlimited)
     assert reads.begun.acquire(timeout=60)
     taken = prefetch.take("bad")
     assert taken is not None
@@ -148,13 +165,13 @@ def test_error_is_for_the_one_who_takes(prefetch: Prefetch[str], reads: Reads) -
 def test_result_that_is_replaced_is_not_the_one_read_before(tmp_path: Path) -> None:
     file = SpillFile(str(tmp_path), lambda _: [1], MIB)
     file["x"] = [b"", b"header", b"before"]
-    file.read_ahead(["x", "missing"])
+    file.read_ahead(["x", "missing"], unlimited)
     del file["x"]
     with pytest.raises(KeyError):
         file["x"]
     file["x"] = [b"", b"header", b"after"]
     assert bytes(file["x"][2]) == b"after"
-    file.read_ahead(["x"])
+    file.read_ahead(["x"], unlimited)
     assert bytes(file["x"][2]) == b"after"
     assert bytes(file["x"][2]) == b"after"
     file.close()

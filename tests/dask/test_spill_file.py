@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -227,20 +228,24 @@ def test_value_that_is_read_without_room_stays_on_disk_and_counts(tmp_path: Path
         store[name] = np.full(250, ord(name), float)
     assert list(store.fast) == ["c"]
     file = file_of(store)
-    found = look_up(store, "a")
+    found = look_up(store, "a", lambda: inf)
     assert isinstance(found, np.ndarray)
     assert found[0] == ord("a")
     assert list(store.fast) == ["c"]
-    assert look_up(store, "c") is store["c"]
+    assert look_up(store, "c", lambda: inf) is store["c"]
     weight = store._slow_uncached.weight_by_key["a"].memory
     assert bytes_beside(store, ["a", "c", "missing"]) == weight
-    file.read_ahead(["b"])
+    file.read_ahead(["b"], lambda: inf)
     assert bytes_beside(store, ["a", "b"]) == 2 * weight
+    # Without memory the result takes the place of another one.
+    assert look_up(store, "a", lambda: weight - 1) is store["a"]
+    assert list(store.fast) == ["a"]
+    store["c"]
     # Now there is room.
     del store["c"]
-    assert look_up(store, "b") is store["b"]
+    assert look_up(store, "b", lambda: inf) is store["b"]
     assert list(store.fast) == ["b"]
     assert bytes_beside(store, ["b"]) == 0
     assert bytes_beside({"a": 1}, ["a"]) == 0
     with pytest.raises(KeyError):
-        look_up(store, "missing")
+        look_up(store, "missing", lambda: inf)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_instructions
 from backhaul.dask.worker.item_state import READY
 from backhaul.dask.worker.lazy_collections import data_of
+from backhaul.dask.worker.memory import free_bytes
 from backhaul.dask.worker.memory_admission import MemoryAdmission
 from backhaul.dask.worker.protocols import EarlyItem, EarlyTasks, Item
 from backhaul.dask.worker.ready_tasks import are_in_memory, first_tasks
@@ -479,7 +481,8 @@ class LocalQueue:
         """Begin to read inputs from disk: of the next task, and of as many as there are threads."""
         next_ones = islice(following, self.worker.state.nthreads)
         later = (each for task_state in next_ones for each in inputs_of(task_state))
-        read_ahead(data_of(self.worker), (key for key, _ in chain(inputs, later)))
+        keys = (key for key, _ in chain(inputs, later))
+        read_ahead(data_of(self.worker), keys, partial(free_bytes, self.worker))
 
     def _enter(self, phase: Phase) -> None:
         assert phase in self._phase.following, f"{self._phase} is followed by {phase}"

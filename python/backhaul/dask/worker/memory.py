@@ -29,6 +29,7 @@ import os
 import struct
 import weakref
 from collections.abc import Callable, Iterator
+from math import inf
 from time import monotonic, monotonic_ns
 from typing import Any, Final
 
@@ -264,6 +265,21 @@ def _spill_bytes(worker: Worker) -> int | None:
     shares = (manager.memory_spill_fraction, manager.memory_pause_fraction)
     least = min((share for share in shares if share is not False), default=1)
     return int(manager.memory_limit * least) if manager.memory_limit else None
+
+
+def free_bytes(worker: Worker) -> float:
+    """Return the memory that the process may take beside results, in bytes; negative if none.
+
+    That is up to the middle between ``memory.spill``, where Dask keeps a worker that spills, and
+    ``memory.pause``.
+    """
+    manager = worker.memory_manager
+    shares = (manager.memory_spill_fraction, manager.memory_pause_fraction)
+    found = [share for share in shares if share is not False]
+    if not manager.memory_limit or not found:
+        return inf
+    most_bytes = manager.memory_limit * sum(found) / len(found)
+    return most_bytes - worker.monitor.get_process_memory()
 
 
 def _status_bytes(pid: int | str, *names: bytes) -> list[int]:

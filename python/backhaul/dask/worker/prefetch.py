@@ -40,24 +40,31 @@ class Prefetch(Generic[T]):
         self._kept: set[Any] = set()
         self._threads: ThreadPoolExecutor | None = None
 
-    def want(self, sizes: Mapping[Any, int]) -> None:
+    def want(self, sizes: Mapping[Any, int], free_bytes: Callable[[], float]) -> None:
         """Read values ahead, and give up the ones that were wanted before and are not any more.
 
         Parameters
         ----------
         sizes : mapping
             Bytes by key, the most urgent one first. Reading ends before the first one that exceeds
-            the bound.
+            the bound, or for which there is no memory.
+        free_bytes : callable
+            Returns how much memory there is; asked if a value is not begun.
         """
         with self._lock:
             for key in self._begun.keys() - sizes.keys() - self._kept:
                 self._begun.pop(key).cancel()
             left = self._bytes_max
+            free = None
             for key, nbytes in sizes.items():
                 left -= nbytes
                 if left < 0:
                     break
-                self._begin(key)
+                if key not in self._begun:
+                    free = (free_bytes() if free is None else free) - nbytes
+                    if free < 0:
+                        break
+                    self._begin(key)
 
     def keep(self, key: Any) -> Future[T] | None:
         """Read a value that stays until it is taken or discarded.

@@ -118,7 +118,7 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         ahead = self._prefetch.take(key)
         return self._read_by_key(key) if ahead is None else ahead.result()
 
-    def read_ahead(self, keys: Iterable[Any]) -> None:
+    def read_ahead(self, keys: Iterable[Any], free_bytes: Callable[[], float]) -> None:
         """Begin to read results that are needed soon, the most urgent one first.
 
         Parameters
@@ -126,11 +126,13 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         keys : iterable
             Keys that are not in the file have no effect. Earlier ones that are not in it are given
             up.
+        free_bytes : callable
+            Returns the memory that these results may take.
         """
         with self._lock:
             found = ((key, self._spilled.get(key)) for key in keys)
             sizes = {key: sum(known.sizes) for key, known in found if known is not None}
-        self._prefetch.want(sizes)
+        self._prefetch.want(sizes, free_bytes)
 
     def read_for_peer(self, keys: Iterable[Any]) -> list[Future[list[memoryview]]]:
         """Begin to read results, whatever is read ahead; `release` ends that.
@@ -313,27 +315,36 @@ def spill_file_of(data: Any) -> SpillFile | None:
     return None
 
 
-def read_ahead(data: Any, keys: Iterable[Any]) -> None:
+def read_ahead(data: Any, keys: Iterable[Any], free_bytes: Callable[[], float]) -> None:
     """Begin to read spilled results of a worker that its next tasks need.
 
     Parameters
     ----------
     data : mapping
         The store of a worker's results; has no effect unless its results are in a `SpillFile`.
-    keys : iterable
+    keys, free_bytes
         As for `SpillFile.read_ahead`.
     """
     file = spill_file_of(data)
     if file is not None:
-        file.read_ahead(keys)
+        file.read_ahead(keys, free_bytes)
 
 
-def look_up(data: Any, key: Any) -> object:
-    """Return a result of a worker, as its store does, but spill no other result for that.
+def look_up(data: Any, key: Any, free_bytes: Callable[[], float]) -> object:
+    """Return a result of a worker, as its store does, but mostly spill no other result for that.
 
-    A result that would need the place of another one stays on disk, and the value is the caller's
-    alone. So a result that is read for one task, or for a peer, costs no write, nor another read of
-    the one that would have been written.
+    A result that would need the place of another one stays on disk if the process has memory for
+    it beside the results, and the value is the caller's alone. So a result that is read for one
+    task, or for a peer, costs no write, nor another read of the one that would have been written.
+
+    Parameters
+    ----------
+    data : mapping
+        The store of a worker's results.
+    key : key
+        Of the result.
+    free_bytes : callable
+        Returns how much memory the process has beside the results.
 
     Raises
     ------
@@ -344,7 +355,11 @@ def look_up(data: Any, key: Any) -> object:
     """
     if spill_file_of(data) is not None and key not in data.fast:
         weight = data._slow_uncached.weight_by_key.get(key)
-        if weight is not None and not has_room(data, weight.memory):
+        if (
+            weight is not None
+            and not has_room(data, weight.memory)
+            and weight.memory <= free_bytes()
+        ):
             # Another thread may have moved it meanwhile.
             with contextlib.suppress(KeyError):
                 return data.slow[key]

@@ -20,7 +20,7 @@ from distributed import LocalCluster
 import backhaul.dask
 from backhaul.dask.compat.names import SpillBuffer
 from backhaul.dask.worker.extents import Extents
-from backhaul.dask.worker.spill_file import FileSlow, SpillFile, bytes_beside, look_up
+from backhaul.dask.worker.spill_file import FileSlow, SpillFile, ahead_bytes
 
 MIB = 1 << 20
 
@@ -222,30 +222,14 @@ def test_switch(tmp_path: Path) -> None:
         assert set(client.run(name).values()) == {"Slow"}
 
 
-def test_value_that_is_read_without_room_stays_on_disk_and_counts(tmp_path: Path) -> None:
-    store = store_with_one_file(tmp_path / "storage", 3_000)
+def test_results_that_are_read_ahead_count(tmp_path: Path) -> None:
+    store: Any = SpillBuffer(str(tmp_path), target=3_000)
+    store.slow.data = FileSlow(store._slow_uncached, MIB)
     for name in "abc":
         store[name] = np.full(250, ord(name), float)
     assert list(store.fast) == ["c"]
-    file = file_of(store)
-    found = look_up(store, "a", lambda: inf)
-    assert isinstance(found, np.ndarray)
-    assert found[0] == ord("a")
-    assert list(store.fast) == ["c"]
-    assert look_up(store, "c", lambda: inf) is store["c"]
-    weight = store._slow_uncached.weight_by_key["a"].memory
-    assert bytes_beside(store, ["a", "c", "missing"]) == weight
-    file.read_ahead(["b"], lambda: inf)
-    assert bytes_beside(store, ["a", "b"]) == 2 * weight
-    # Without memory the result takes the place of another one.
-    assert look_up(store, "a", lambda: weight - 1) is store["a"]
-    assert list(store.fast) == ["a"]
-    store["c"]
-    # Now there is room.
-    del store["c"]
-    assert look_up(store, "b", lambda: inf) is store["b"]
-    assert list(store.fast) == ["b"]
-    assert bytes_beside(store, ["b"]) == 0
-    assert bytes_beside({"a": 1}, ["a"]) == 0
-    with pytest.raises(KeyError):
-        look_up(store, "missing", lambda: inf)
+    assert ahead_bytes(store) == ahead_bytes({"a": 1}) == 0
+    file_of(store).read_ahead(["b", "c", "missing"], lambda: inf)
+    assert ahead_bytes(store) == store._slow_uncached.weight_by_key["b"].memory
+    assert store["b"][0] == ord("b")
+    assert ahead_bytes(store) == 0

@@ -18,7 +18,6 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Collection
-from functools import partial
 from time import perf_counter, thread_time
 from traceback import clear_frames
 from typing import Any, NoReturn, TypeVar
@@ -53,9 +52,8 @@ from backhaul.dask.worker.event_makers import execute_success_event
 from backhaul.dask.worker.item_state import ENDED, READY, REPORTED, STARTED, TAKEN, ItemState
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, event_loop_of
-from backhaul.dask.worker.memory import ENDED_STATUSES, allocate_in_arena, free_bytes
+from backhaul.dask.worker.memory import ENDED_STATUSES, allocate_in_arena
 from backhaul.dask.worker.metrics import publish, recorder, seconds_in
-from backhaul.dask.worker.spill_file import look_up
 
 __all__ = ["Execution"]
 
@@ -185,10 +183,6 @@ class Execution(asyncio.Future[None]):
         """Return keys and bytes of the results that the task reads."""
         return inputs_of(self.task_state)
 
-    def held_keys(self) -> tuple[Any, ...]:
-        """Return the keys of the results that the task holds as its inputs; for any thread."""
-        return tuple(getattr(self, "_data", None) or ())
-
     def is_given_up(self) -> bool:
         """Tell whether nothing waits for the task any more, because the worker closes."""
         return self.cancelled() or self._worker.status in ENDED_STATUSES
@@ -239,8 +233,7 @@ class Execution(asyncio.Future[None]):
     def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
         """Read results of the worker."""
         data = data_of(self._worker)
-        free = partial(free_bytes, self._worker)
-        return {key: look_up(data, key, free) for key in keys}
+        return {key: data[key] for key in keys}
 
     def claim(self) -> None:
         """Begin the task in this thread, before the event loop has started it."""

@@ -34,8 +34,7 @@ from backhaul.dask.compat.names import (
 )
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import LocalQueue, local_queue_of
-from backhaul.dask.worker.memory import free_bytes
-from backhaul.dask.worker.spill_file import look_up, spill_file_of
+from backhaul.dask.worker.spill_file import spill_file_of
 
 __all__ = ["catch_up_when_asked", "synced_data"]
 
@@ -158,11 +157,10 @@ async def _get_data(
     total_bytes = 0
     try:
         there = data_of(worker)
-        free = functools.partial(free_bytes, worker)
         async with _read_from_disk(there, keys):
             # Threads free results with this lock.
             with local_queue.lock:
-                data = {key: look_up(there, key, free) for key in keys if key in there}
+                data = {key: there[key] for key in keys if key in there}
                 bytes_by_key = {key: bytes_of(key) for key in data}
         message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
         total_bytes = sum(bytes_by_key.values())

@@ -48,7 +48,7 @@ from backhaul.dask.worker.local_queue import event_loop_of, local_queue_of
 from backhaul.dask.worker.memory import ENDED_STATUSES, GUARD_ACTS, GUARD_IS_DONE
 from backhaul.dask.worker.memory_admission import MemoryAdmission, Run
 from backhaul.dask.worker.spill_buffer import leave_room
-from backhaul.dask.worker.spill_file import bytes_beside
+from backhaul.dask.worker.spill_file import ahead_bytes
 
 __all__ = ["MemoryGuard", "install_for_worker"]
 
@@ -186,7 +186,8 @@ class MemoryGuard:
         )
         self._lowest.add(now_bytes)
         if self._spill_bytes:
-            leave_room(data_of(worker), now_bytes + _beside_bytes(worker), self._spill_bytes)
+            data = data_of(worker)
+            leave_room(data, now_bytes + ahead_bytes(data), self._spill_bytes)
         if self._admission is not None and (running := self._running(worker)):
             self._admission.learn(running, now_bytes - self._lowest.value)
 
@@ -434,14 +435,7 @@ def _unmanaged_bytes(worker: Worker, watch: _native.MemoryWatch) -> int:
 def _results_bytes(worker: Worker) -> int:
     """Return the results in memory, by Dask's measure, in bytes."""
     fast = getattr(data_of(worker), "fast", None)
-    return int(getattr(fast, "total_weight", 0)) + _beside_bytes(worker)
-
-
-def _beside_bytes(worker: Worker) -> int:
-    """Return the memory of spilled results that only running and next tasks have, in bytes."""
-    calls = _native.running_calls()
-    running = (each for each in calls if isinstance(each, Execution) and each.is_of(worker))
-    return bytes_beside(data_of(worker), (key for each in running for key in each.held_keys()))
+    return int(getattr(fast, "total_weight", 0)) + ahead_bytes(data_of(worker))
 
 
 def _named(inputs: tuple[str, ...]) -> str:

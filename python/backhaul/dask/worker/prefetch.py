@@ -1,15 +1,16 @@
 """Reads values in threads before they are asked for. No I/O by itself, and no Dask.
 
-Threads: any. Locks: `Prefetch._lock` guards the table of what was begun; no value is read and no
-future is waited for under it.
+Threads: any. Those that read begin with the first value and end with the last one. Locks:
+`Prefetch._lock` guards the table of what was begun and the number of threads; no value is read and
+no future is waited for under it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
 __all__ = ["Prefetch"]
@@ -38,7 +39,9 @@ class Prefetch(Generic[T]):
         self._begun: dict[Any, Future[T]] = {}
         # Those that stay whatever is wanted
         self._kept: set[Any] = set()
-        self._threads: ThreadPoolExecutor | None = None
+        # Reads that no thread has begun, and the number of threads
+        self._pending: deque[tuple[Any, Future[T]]] = deque()
+        self._threads = 0
 
     def want(self, sizes: Mapping[Any, int], free_bytes: Callable[[], float]) -> None:
         """Read values ahead, and give up the ones that were wanted before and are not any more.
@@ -83,14 +86,37 @@ class Prefetch(Generic[T]):
     def _begin(self, key: Any) -> Future[T] | None:
         """Begin to read a value, if that is not begun; the lock is held."""
         begun = self._begun.get(key)
-        if begun is None:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, "backhaul-read-ahead")
-            # No thread can be started, or the interpreter ends: the values are read when they are
-            # asked for.
-            with contextlib.suppress(RuntimeError):
-                begun = self._begun[key] = self._threads.submit(self._read, key)
+        if begun is not None:
+            return begun
+        if self._threads < _THREADS:
+            thread = threading.Thread(target=self._run, name="backhaul-read-ahead", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # The system has no thread left: the value is read when it is asked for.
+                return None
+            self._threads += 1
+        begun = self._begun[key] = Future()
+        self._pending.append((key, begun))
         return begun
+
+    def _run(self) -> None:
+        """Read values until none is left to be read."""
+        while True:
+            with self._lock:
+                if not self._pending:
+                    self._threads -= 1
+                    return
+                key, begun = self._pending.popleft()
+            if begun.set_running_or_notify_cancel():
+                try:
+                    value = self._read(key)
+                except BaseException as error:
+                    begun.set_exception(error)
+                else:
+                    begun.set_result(value)
+                    del value
+            del key, begun
 
     def take(self, key: Any) -> Future[T] | None:
         """Return what was begun for a key, once.
@@ -121,10 +147,10 @@ class Prefetch(Generic[T]):
         return self._begun.pop(key, None)
 
     def close(self) -> None:
-        """Drop all values, and end the threads."""
+        """Drop all values; threads end after the reads that they have begun."""
         with self._lock:
+            begun = list(self._begun.values())
             self._begun.clear()
             self._kept.clear()
-            threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+        for each in begun:
+            each.cancel()

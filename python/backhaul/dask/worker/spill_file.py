@@ -42,14 +42,12 @@ from backhaul.dask.worker.file_access import FileAccess, Way
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.prefetch import Prefetch
-from backhaul.dask.worker.spill_buffer import has_room
 
 __all__ = [
     "FileSlow",
     "SpillFile",
-    "bytes_beside",
+    "ahead_bytes",
     "install_for_worker",
-    "look_up",
     "read_ahead",
     "spill_file_of",
 ]
@@ -330,58 +328,20 @@ def read_ahead(data: Any, keys: Iterable[Any], free_bytes: Callable[[], float]) 
         file.read_ahead(keys, free_bytes)
 
 
-def look_up(data: Any, key: Any, free_bytes: Callable[[], float]) -> object:
-    """Return a result of a worker, as its store does, but mostly spill no other result for that.
-
-    A result that would need the place of another one stays on disk if the process has memory for
-    it beside the results, and the value is the caller's alone. So a result that is read for one
-    task, or for a peer, costs no write, nor another read of the one that would have been written.
+def ahead_bytes(data: Any) -> int:
+    """Return the memory of results that are read ahead of a worker's tasks, in bytes.
 
     Parameters
     ----------
     data : mapping
         The store of a worker's results.
-    key : key
-        Of the result.
-    free_bytes : callable
-        Returns how much memory the process has beside the results.
-
-    Raises
-    ------
-    KeyError
-        If the result is not there.
-    OSError
-        If the disk fails.
-    """
-    if spill_file_of(data) is not None and key not in data.fast:
-        weight = data._slow_uncached.weight_by_key.get(key)
-        if (
-            weight is not None
-            and not has_room(data, weight.memory)
-            and weight.memory <= free_bytes()
-        ):
-            # Another thread may have moved it meanwhile.
-            with contextlib.suppress(KeyError):
-                return data.slow[key]
-    return data[key]
-
-
-def bytes_beside(data: Any, keys: Iterable[Any]) -> int:
-    """Return the memory of spilled results that were read and are not in the store again, in bytes.
-
-    Parameters
-    ----------
-    data : mapping
-        The store of a worker's results.
-    keys : iterable
-        Keys of the results that tasks have; those that are read ahead are counted in any case.
     """
     file = spill_file_of(data)
     if file is None:
         return 0
     weights = data._slow_uncached.weight_by_key
-    found = {*keys, *file.keys_ahead()} - data.fast.d.keys()
-    return sum(weight.memory for key in found if (weight := weights.get(key)) is not None)
+    found = (weights.get(key) for key in file.keys_ahead())
+    return sum(weight.memory for weight in found if weight is not None)
 
 
 def _header(frame: memoryview) -> dict[str, Any]:

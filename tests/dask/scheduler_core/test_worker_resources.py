@@ -246,3 +246,38 @@ async def test_cpu_that_a_worker_has_is_counted_beside_its_threads(
         odd: Any = c.submit(inc, 1, resources={"CPU": -1}, pure=False)
         with pytest.raises(Exception, match="CPU"):
             await odd
+
+
+@pytest.mark.parametrize("wants", [{"CPU": 1}, {"GPU": 0.5, "CPU": 1}], ids=["dasks", "ours"])
+@gen_test()
+async def test_tasks_that_ask_for_cpu_that_a_worker_has_keep_the_state_out(
+    wants: dict[str, float], eventually: Eventually
+) -> None:
+    gate.clear()
+    running.clear()
+    most.clear()
+    has: Any = {"CPU": 2, "GPU": 1}
+    async with cluster(workers=1) as (c, s, core, _), contextlib.AsyncExitStack() as stack:
+        stack.callback(gate.set)
+
+        def keeps_out() -> bool:
+            core.pause.until_s = 0
+            return not core.adopt()
+
+        async with Worker(s.address, name="able", resources=has):
+            asking = c.map(most_at_once, range(5), resources=wants, pure=False)
+            await eventually(lambda: most == [1, 2])
+            assert keeps_out()
+            gate.set()
+            assert await c.gather(asking) == ["able"] * 5
+            assert keeps_out()
+        # They run again where they can, not where there are only threads.
+        assert keeps_out()
+        await stack.enter_async_context(Worker(s.address, name="next", resources=has))
+        assert await c.gather(asking) == ["next"] * 5
+        del asking
+        await eventually(lambda: not len(s.tasks))
+        assert core.adopt()
+        assert await c.submit(inc, 1, pure=False) == 2
+        core.escape("to look at it")
+        s.validate_state()

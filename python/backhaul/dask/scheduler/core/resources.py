@@ -33,7 +33,8 @@ __all__ = [
 def carried_threads(scheduler: Any) -> ThreadsOf | None:
     """Return a function that reads the requested threads of a task from its annotations.
 
-    None if a scheduler ignores the requests of tasks.
+    None if a scheduler ignores the requests of tasks. The function raises `EscapeError` for a
+    request that a core cannot hold: to a core, ``CPU`` is threads and never a worker's resource.
     """
     slots = slots_of(scheduler)
     if slots is None:
@@ -42,6 +43,12 @@ def carried_threads(scheduler: Any) -> ThreadsOf | None:
     def threads_of(ts: Any) -> float | None:
         if slots.is_outdated(ts):
             raise EscapeError(f"{ts.key!r} asks for threads by the name of a worker's resource")
+        if ts.resource_restrictions:
+            # In any state: a result may be lost, and its task sent again.
+            if CPU in ts.resource_restrictions:
+                raise EscapeError(f"{ts.key!r} asks for a resource that is called as threads are")
+            if not slots.is_active:
+                raise EscapeError(f"{ts.key!r} asks for resources that only Dask heeds")
         carried = (ts.annotations or {}).get(ANNOTATION)
         return None if carried is None else carried[CPU]
 

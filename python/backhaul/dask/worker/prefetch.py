@@ -1,6 +1,6 @@
 """Reads values in threads before they are asked for. No I/O by itself, and no Dask.
 
-Threads: any. Those that read begin with the first value and end with the last one. Locks:
+Threads: any. Reading threads begin with the first value and end with the last one. Locks:
 `Prefetch._lock` guards the table of what was begun and the number of threads; no value is read and
 no future is waited for under it.
 """

@@ -117,8 +117,7 @@ OURS = {
     # Counts of mapped and stored pages, by inode
     "worker/memory.py": {"mapped", "stored"},
     # A result in our file, and buffers
-    "worker/spill_file.py": {"found", "spilled", "frame[body:]"},
-    "worker/file_access.py": {"left[0]"},
+    "worker/spill_file.py": {"found", "spilled", "left"},
     "observe/matrix.py": {"by_name", "cell", "found", "receiver", "sender", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
     "client/futures.py": {"future", "known", "refcount", "state"},

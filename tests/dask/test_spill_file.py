@@ -125,7 +125,7 @@ def test_nothing_has_a_path(store: Any, tmp_path: Path) -> None:
 def test_space_is_given_back(store: Any) -> None:
     for number in range(10):
         store[number] = np.ones(100_000)
-    descriptor = file_of(store)._open().descriptor
+    descriptor = file_of(store)._descriptor
     assert descriptor is not None
     assert os.fstat(descriptor).st_size >= 8_000_000
     for number in range(10):
@@ -142,7 +142,7 @@ def test_full_disk_keeps_a_result_in_memory(
     store["first"] = np.ones(1_000)
     with open("/dev/full", "wb") as full:
         file = file_of(store)
-        monkeypatch.setattr(file._access, "descriptor", full.fileno())
+        monkeypatch.setattr(file, "_descriptor", full.fileno())
         store["x"] = np.ones(1_000)
         assert "x" in store.fast
         assert "keeping data in memory" in caplog.text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-__all__ = ["BLOCK_BYTES", "Extents"]
+__all__ = ["Extents"]
 
 #: Extents begin and end at multiples of that: the blocks of file systems
-BLOCK_BYTES: Final = 4096
+_BLOCK_BYTES: Final = 4096
 #: Free extents that are looked at for one that is large enough
 _LOOKS_MAX: Final = 64
 #: Free space at the end of a file that stays for the next extents
@@ -86,4 +86,4 @@ class Extents:
 
 def _blocks(nbytes: int) -> int:
     """Return the bytes of the blocks that have so many bytes, at least one block."""
-    return max(-(-nbytes // BLOCK_BYTES), 1) * BLOCK_BYTES
+    return max(-(-nbytes // _BLOCK_BYTES), 1) * _BLOCK_BYTES

@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
+import tempfile
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from typing import Any, Final, cast
 
 import msgpack
@@ -37,8 +42,7 @@ from backhaul.dask.compat.names import (
     ensure_memoryview,
     merge_and_deserialize,
 )
-from backhaul.dask.worker.extents import BLOCK_BYTES, Extents
-from backhaul.dask.worker.file_access import FileAccess, Way
+from backhaul.dask.worker.extents import Extents
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.memory import allocate_in_arena
 from backhaul.dask.worker.prefetch import Prefetch
@@ -54,10 +58,8 @@ __all__ = [
 
 #: Smaller buffers are read into private memory
 _ARENA_BYTES_MIN: Final = 64 << 10
-#: Smaller frames lie in no block that is theirs alone
-_BODY_BYTES_MIN: Final = 64 << 10
-#: First frames of a result, before the buffers
-_HEADS: Final = 2
+#: Most buffers in one call of the system: IOV_MAX of Linux
+_BUFFERS_MAX: Final = 1024
 #: Share of the memory for results that results take which are read ahead
 _AHEAD_SHARE: Final = 1 / 8
 
@@ -69,8 +71,6 @@ class _Spilled:
     offset: int
     #: Bytes of its frames
     sizes: tuple[int, ...]
-    #: How the bodies of its frames were written
-    way: Way = Way.CACHED
     readers: int = 0
     is_dropped: bool = False
 
@@ -99,7 +99,8 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         self._grouped = grouped
         self._prefetch = Prefetch(self._read_by_key, ahead_bytes_max)
         self._lock = threading.Lock()
-        self._access: FileAccess | None = None
+        self._descriptor: int | None = None
+        self._close: Callable[[], object] | None = None
         self._extents = Extents()
         self._spilled: dict[Any, _Spilled] = {}
 
@@ -157,11 +158,21 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
             found = self._spilled[key]
             found.readers += 1
         try:
-            return self._read(found)
+            lead_bytes = sum(found.sizes[:2])
+            lead = memoryview(bytearray(lead_bytes))
+            self._read(found.offset, [lead])
+            frames = [lead[: found.sizes[0]], lead[found.sizes[0] :]]
+            for count in self._grouped(frames[1]):
+                sizes = found.sizes[len(frames) : len(frames) + count]
+                memory = _allocated(sum(sizes))
+                ends = accumulate(sizes, initial=0)
+                frames += [memory[start:end] for start, end in pairwise(ends)]
+            self._read(found.offset + lead_bytes, frames[2:])
         finally:
             with self._lock:
                 found.readers -= 1
                 self._free_dropped(found)
+        return frames
 
     def __setitem__(self, key: Any, frames: Sequence[Any]) -> None:
         """Write a result.
@@ -174,16 +185,11 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         self._prefetch.discard(key)
         views = [ensure_memoryview(frame) for frame in frames]
         sizes = tuple(view.nbytes for view in views)
-        bodies = _bodies(sizes)
-        access = self._open()
+        descriptor = self._open()
         with self._lock:
             spilled = _Spilled(self._extents.take(sum(sizes)), sizes)
         try:
-            spilled.way = access.write(
-                spilled.offset,
-                [view[:body] for view, body in zip(views, bodies, strict=True)],
-                [view[body:] for view, body in zip(views, bodies, strict=True)],
-            )
+            _transfer(partial(os.pwritev, descriptor), spilled.offset, views)
         except BaseException:
             self._drop(spilled)
             raise
@@ -215,9 +221,9 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
         with self._lock:
             self._spilled.clear()
             self._extents = Extents()
-            access, self._access = self._access, None
-        if access is not None:
-            access.close()
+            close, self._close, self._descriptor = self._close, None, None
+        if close is not None:
+            close()
 
     def _drop(self, spilled: _Spilled) -> None:
         with self._lock:
@@ -226,42 +232,34 @@ class SpillFile(MutableMapping[Any, list[memoryview]]):
 
     def _free_dropped(self, spilled: _Spilled) -> None:
         """Give an extent back that no thread reads any more; the lock is held."""
-        if spilled.is_dropped and not spilled.readers and self._access is not None:
+        if spilled.is_dropped and not spilled.readers and self._descriptor is not None:
             file_bytes = self._extents.give(spilled.offset, sum(spilled.sizes))
             if file_bytes is not None:
                 # Before another thread takes the space
                 with contextlib.suppress(OSError):
-                    self._access.cut(file_bytes)
+                    os.ftruncate(self._descriptor, file_bytes)
 
-    def _open(self) -> FileAccess:
+    def _open(self) -> int:
         with self._lock:
-            if self._access is None:
-                self._access = FileAccess(self._directory)
-            return self._access
+            if self._descriptor is None:
+                with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
+                    self._descriptor = os.dup(file.fileno())
+                self._close = weakref.finalize(self, os.close, self._descriptor)
+            return self._descriptor
 
-    def _read(self, spilled: _Spilled) -> list[memoryview]:
-        """Read the frames of a result, which is not dropped meanwhile."""
-        access = self._access
-        if access is None:
+    def _read(self, offset: int, views: Sequence[memoryview]) -> None:
+        """Fill buffers with the bytes from an offset on."""
+        descriptor = self._descriptor
+        if descriptor is None:
             raise OSError(errno.EBADF, "the file of spilled results is closed")
-        sizes = spilled.sizes
-        bodies = _bodies(sizes)
-        body_bytes = sum(bodies)
-        rest = memoryview(bytearray(sum(sizes) - body_bytes))
-        access.read(spilled.offset + body_bytes, [rest])
-        rests = _cut(rest, [size - body for size, body in zip(sizes, bodies, strict=True)])
-        frames = rests[:_HEADS]
-        for count in self._grouped(frames[1]):
-            group = sizes[len(frames) : len(frames) + count]
-            frames += _cut(_allocated(sum(group)), group)
-        for frame, body, tail in zip(frames[_HEADS:], bodies[_HEADS:], rests[_HEADS:], strict=True):
-            frame[body:] = tail
-        access.read(
-            spilled.offset,
-            [frame[:body] for frame, body in zip(frames, bodies, strict=True)],
-            spilled.way,
-        )
-        return frames
+
+        def read(buffers: list[memoryview], offset: int) -> int:
+            count = os.preadv(descriptor, buffers, offset)
+            if not count:
+                raise OSError(errno.EIO, f"the file of spilled results ends at {offset}")
+            return count
+
+        _transfer(read, offset, views)
 
 
 class FileSlow(SpillSlow):
@@ -358,22 +356,6 @@ def _grouped(frame: memoryview) -> Sequence[int]:
     return groups
 
 
-def _bodies(sizes: Sequence[int]) -> list[int]:
-    """Return how many bytes of each frame lie in whole blocks; the rest lies behind all of these.
-
-    Small frames and the two heads of a result have none.
-    """
-    return [
-        size - size % BLOCK_BYTES if index >= _HEADS and size >= _BODY_BYTES_MIN else 0
-        for index, size in enumerate(sizes)
-    ]
-
-
-def _cut(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Cut memory into neighbours of these sizes."""
-    return [memory[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
-
-
 def _allocated(nbytes: int) -> memoryview:
     """Allocate memory, in the arena if the workers of this process have one."""
     numpy = sys.modules.get("numpy")
@@ -385,3 +367,17 @@ def _allocated(nbytes: int) -> memoryview:
         return numpy.empty(nbytes, numpy.uint8)
 
     return memoryview(copy_context().run(allocated))
+
+
+def _transfer(
+    call: Callable[[list[memoryview], int], int], offset: int, views: Iterable[memoryview]
+) -> None:
+    """Read or write buffers one after another, as many in a call as the system takes."""
+    left = deque(view for view in views if view.nbytes)
+    while left:
+        count = call(list(islice(left, _BUFFERS_MAX)), offset)
+        offset += count
+        while left and count >= left[0].nbytes:
+            count -= left.popleft().nbytes
+        if count:
+            left[0] = left[0][count:]

@@ -5,9 +5,9 @@ use crate::{Column, ExchangeError, Kind};
 /// Direction of a sort, and the place of missing values
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    /// Whether the first output partition has the least values
+    /// True if the first output partition has the least values
     pub ascending: bool,
-    /// Whether the last output partition has the missing values, rather than the first
+    /// True if the last output partition has the missing values, false if the first one has them
     pub missing_last: bool,
 }
 

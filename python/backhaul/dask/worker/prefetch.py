@@ -37,7 +37,7 @@ class Prefetch(Generic[T]):
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._begun: dict[Any, Future[T]] = {}
-        # Those that stay whatever is wanted
+        # Keys of values that stay whatever is wanted
         self._kept: set[Any] = set()
         # Reads that no thread has begun, and the number of threads
         self._pending: deque[tuple[Any, Future[T]]] = deque()

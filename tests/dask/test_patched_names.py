@@ -187,7 +187,7 @@ OURS = {
     "worker/early_reader.py": {"inbox", "found", "messages", "self._idle"},
     "worker/transitions.py": {"state"},
     # A queue of a class of this package
-    "worker/work_queue.py": {"work_queue"},
+    "worker/work_queue.py": {"ours", "work_queue"},
     # An instruction for one worker, which has no other owner
     "comm/already_sent.py": {"message"},
     # A class that is made, what the log has of a message, what we made, and what is of our classes

@@ -51,7 +51,6 @@ SWITCHES = {
     "hot-path.execution",
     "hot-path.futures",
     "hot-path.order",
-    "hot-path.runs",
     "hot-path.result",
     "hot-path.worker-threads",
     "tls.note-settings",
@@ -117,7 +116,6 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Worker._start_async_instruction",
         "Worker.data",
         "Worker.log_event",
-        "Worker.handle_stimulus",
         "Client._send_to_scheduler",
         "Future.release",
         "Future.result",
@@ -127,7 +125,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "dask.order.order",
         "distributed.worker._run_actor",
     }, distributed.__version__
-    assert len(activation.installed()) == len(process_patches.PATCHES) <= 13
+    assert len(activation.installed()) == len(process_patches.PATCHES) <= 12
     assert {patch.switch for patch in process_patches.PATCHES} == SWITCHES
     assert warnings(caplog) == []
 
@@ -297,16 +295,28 @@ def test_a_changed_statement_refuses_the_patches_that_rely_on_it_and_no_others(
     rewritten: Callable[[str, str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     module = "distributed.worker_state_machine"
-    rewritten(module, "tsr = self.ready.peek()", "tsr = next(self.ready.peekn(1))")
+    rewritten(module, "pickle.dumps(typename(ts.type))", "pickle.dumps(str(ts.type))")
     assert refused() == {
-        "Worker.handle_stimulus",
-        "WorkerState.__class__ and 2 more",
+        "Worker._start_async_instruction, WorkerState._get_task_finished_msg",
+        "Worker.data, distributed.worker._worker_cvar, Worker.log_event",
         "Worker.state.__class__",
     }
     activation.install()
     (warning,) = warnings(caplog)
-    assert "Backhaul leaves Worker.handle_stimulus as it is" in warning
-    assert "WorkerState._next_ready_task differs from what was read of distributed" in warning
+    assert "Backhaul leaves Worker._start_async_instruction, " in warning
+    assert "_get_task_finished_msg differs from what was read of distributed" in warning
+
+
+def test_a_changed_choice_of_the_next_task_refuses_the_queue_of_runs_and_no_other_patch(
+    rewritten: Callable[[str, str, str], None],
+) -> None:
+    module = "distributed.worker_state_machine"
+    rewritten(module, "tsr = self.ready.peek()", "tsr = next(self.ready.peekn(1))")
+    assert refused() == {
+        "Worker.handle_stimulus and 2 more",
+        "WorkerState.__class__ and 2 more",
+        "Worker.state.__class__",
+    }
 
 
 def test_a_function_that_dask_has_no_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

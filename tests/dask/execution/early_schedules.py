@@ -65,6 +65,7 @@ class SimulatedWorker(Worker):
         self.scheduler_delay = 0
         self._async_instructions = set()
         self.active_keys = set()
+        self.handle_stimulus = flushing_handle_stimulus(self)  # type: ignore[method-assign]
         self.digests = None
         self.digests_total = defaultdict(float)
         self.digests_total_since_heartbeat = defaultdict(float)
@@ -79,16 +80,6 @@ class SimulatedWorker(Worker):
     def _start_async_instruction(self, *args: Any, **options: Any) -> None:
         _, _, key = args
         assert start_execution(self, key, **options)
-
-    def handle_stimulus(self, *stimuli: Any) -> None:
-        _handle_stimulus(self, *stimuli)
-
-
-def _never(*_: Any) -> None:
-    raise AssertionError
-
-
-_handle_stimulus: Any = flushing_handle_stimulus(_never)
 
 
 class Simulation:

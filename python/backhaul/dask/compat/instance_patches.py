@@ -20,7 +20,7 @@ from backhaul.dask.compat.operations import (
     TRANSFERS,
 )
 from backhaul.dask.compat.patching import InstancePatch, Requirement, of
-from backhaul.dask.compat.resource_patches import RESOURCE_PATCHES
+from backhaul.dask.compat.resource_patches import OVERFLOW_POOL, RESOURCE_PATCHES
 
 __all__ = [
     "CLIENT_REQUESTS",
@@ -31,7 +31,6 @@ __all__ = [
     "DESIRED_KEYS",
     "ENGINE_STREAMS",
     "EVICTION",
-    "EXECUTOR_QUEUE",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
     "NANNY_MEMORY_MONITOR",
@@ -52,6 +51,7 @@ __all__ = [
     "WORKER_MEMORY",
     "WORKER_METRIC",
     "WORKER_RESULTS",
+    "WORK_QUEUES",
 ]
 
 #: In-flight window of each worker: the handlers of ended tasks and of answers to steal requests,
@@ -488,12 +488,29 @@ SHARED_STREAM: Final = Requirement(
     ),
 )
 
-#: The queue of a worker's thread pool, in C; see `backhaul.dask.worker.execution`
-EXECUTOR_QUEUE: Final = InstancePatch(
-    shown="ThreadPoolExecutor",
-    without="tasks pass a slower queue",
-    slots=("_work_queue",),
-    read=("ThreadPoolExecutor",),
+#: The queues of a worker's thread pools, in C (`backhaul.dask.worker.work_queue`), and its events,
+#: before which it handles the reports of threads that take tasks from `worker.local_queue`
+WORK_QUEUES: Final = InstancePatch(
+    shown="Worker",
+    without="each task passes the event loop",
+    slots=(
+        "handle_stimulus",
+        "executors[default]._work_queue",
+        f"executors[{OVERFLOW_POOL}]._work_queue",
+    ),
+    # The order in which tasks are named, and by what
+    read=(
+        "Worker.handle_stimulus",
+        "BaseWorker.handle_stimulus",
+        *of(
+            "WorkerStateMachine",
+            "handle_stimulus _ensure_computing _next_ready_task _execute_done_common "
+            "_transition_ready_executing _transition_waiting_ready _transition_to_memory",
+        ),
+        "HeapSet",
+        "ThreadPoolExecutor",
+        "pool_worker",
+    ),
 )
 
 #: A nanny's view of its worker process, and the process that it starts: they pin the worker. Dask
@@ -543,7 +560,7 @@ INSTANCE_PATCHES: Final = (
     WORKER_MEMORY,
     NANNY_MEMORY_MONITOR,
     STREAM_CLASS,
-    EXECUTOR_QUEUE,
+    WORK_QUEUES,
     PINNED_PROCESS,
     DASHBOARD_PAGES,
     *EXCHANGE_PATCHES,

@@ -62,24 +62,6 @@ PATCHES: tuple[Patch, ...] = (
             "TaskFinishedMsg",
         ),
     ),
-    # The order in which tasks are named, and by what
-    Patch(
-        switch="hot-path.runs",
-        functions=(
-            Function("Worker.handle_stimulus", "worker.local_queue.flushing_handle_stimulus"),
-        ),
-        read=(
-            "Worker.handle_stimulus",
-            "BaseWorker.handle_stimulus",
-            *of(
-                "WorkerStateMachine",
-                "handle_stimulus _ensure_computing _next_ready_task _execute_done_common "
-                "_transition_ready_executing _transition_waiting_ready _transition_to_memory",
-            ),
-            "HeapSet",
-            "pool_worker",
-        ),
-    ),
     # Threads send results without the event loop: a program that asks a worker for its results, or
     # for the worker of a task, finds those that threads have reported; events of a task come first
     Patch(

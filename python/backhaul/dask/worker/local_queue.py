@@ -23,13 +23,13 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from backhaul._locks import RLock, is_owned
-from backhaul.dask.compat.installed import is_installed
 from backhaul.dask.compat.names import (
     FindMissingEvent,
     Worker,
     WorkerStateMachine,
     pool_thread_state,
 )
+from backhaul.dask.config.settings import switched_on
 from backhaul.dask.resource_pools.leases import context_without_lease
 from backhaul.dask.worker.core.task_view import inputs_of, is_needed
 from backhaul.dask.worker.instructions import perform, perform_instructions
@@ -515,20 +515,12 @@ class LocalQueue:
 
 
 def runs_are_on(worker: Worker, executor: Any) -> bool:
-    """Tell whether threads of a pool may take tasks from a local queue.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        The worker; its events go through `flushing_handle_stimulus` if that patch is installed.
-    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
-        One of the worker's pools.
-    """
+    """Tell whether threads of one of a worker's pools may take tasks from a local queue."""
     return (
         worker.executors.get("default") is executor
         # A subclass may handle events in another way.
         and type(worker).handle_stimulus is Worker.handle_stimulus
-        and is_installed("worker.local_queue.flushing_handle_stimulus")
+        and switched_on("hot-path.runs")
     )
 
 
@@ -555,14 +547,15 @@ def mark_announced(worker: Worker, key: Any) -> bool:
     return True
 
 
-def flushing_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
-    """Make a `Worker.handle_stimulus` that first handles the reports of threads."""
+def flushing_handle_stimulus(worker: Worker) -> Callable[..., None]:
+    """Make a `handle_stimulus` of one worker that first handles the reports of threads."""
+    original = worker.handle_stimulus
 
-    def handle_stimulus(self: Worker, *stims: Any) -> None:
-        local_queue = local_queue_of(self)
+    def handle_stimulus(*stims: Any) -> None:
+        local_queue = local_queue_of(worker)
         if local_queue is None:
-            original(self, *stims)
-        elif not (local_queue.early_tasks and _change_nothing(self.state, stims)):
+            original(*stims)
+        elif not (local_queue.early_tasks and _change_nothing(worker.state, stims)):
             # Does the same as `original`, whose digest was checked.
             local_queue.handle(*stims)
 

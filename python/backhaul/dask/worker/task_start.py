@@ -7,7 +7,6 @@ an ordinary function takes Dask's own path.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from backhaul.dask.compat.names import WORKER_ANY_RUNNING, ThreadPoolExecutor, Worker
@@ -22,7 +21,7 @@ from backhaul.dask.worker.early_reader import early_reader_for
 from backhaul.dask.worker.eligibility import is_ordinary
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.item_state import READY
-from backhaul.dask.worker.local_queue import LocalQueue, runs_are_on
+from backhaul.dask.worker.local_queue import LocalQueue
 from backhaul.dask.worker.work_queue import install_work_queue
 
 __all__ = ["direct_start", "start_execution"]
@@ -80,7 +79,7 @@ def start_execution(
     ):
         return False
     if local_queue is None:
-        install_work_queue(executor, partial(_local_queue_for, worker, executor))
+        install_work_queue(worker, executor_name, _make_local_queue)
         local_queue = getattr(executor._work_queue, "local_queue", None)
     if execution is None:
         execution = Execution(worker, task_state, local_queue)
@@ -127,8 +126,5 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return _start_async_instruction
 
 
-def _local_queue_for(worker: Worker, executor: ThreadPoolExecutor) -> LocalQueue | None:
-    """Make the local queue of a pool whose threads may take tasks without the event loop."""
-    if not runs_are_on(worker, executor):
-        return None
+def _make_local_queue(worker: Worker, executor: Any) -> LocalQueue:
     return LocalQueue(worker, executor, _prepare, early_reader_for)

@@ -7,9 +7,9 @@ import queue
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from backhaul.dask.compat.instance_patches import EXECUTOR_QUEUE
-from backhaul.dask.compat.names import ThreadPoolExecutor, threads_lock
-from backhaul.dask.worker.local_queue import LocalQueue
+from backhaul.dask.compat.instance_patches import WORK_QUEUES
+from backhaul.dask.compat.names import Worker, threads_lock
+from backhaul.dask.worker.local_queue import LocalQueue, flushing_handle_stimulus, runs_are_on
 
 __all__ = ["WAKE", "Waits", "WorkQueue", "install_work_queue"]
 
@@ -68,18 +68,22 @@ WAKE: Final = _Wake()
 
 
 def install_work_queue(
-    executor: ThreadPoolExecutor,
-    make_local_queue: Callable[[], LocalQueue | None],
+    worker: Worker,
+    executor_name: str,
+    make_local_queue: Callable[[Worker, Any], LocalQueue],
 ) -> None:
     """Give a thread pool that has no thread yet such a queue; others keep theirs.
 
     Parameters
     ----------
-    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
-        The pool.
+    worker : distributed.Worker
+        The worker.
+    executor_name : str
+        One of its pools.
     make_local_queue : callable
-        Makes the local_queue that its threads are to take tasks from, or gives None.
+        Makes the local queue that threads of the worker's default pool take tasks from.
     """
+    executor: Any = worker.executors[executor_name]
     if isinstance(executor._work_queue, WorkQueue) or executor._threads:
         return
     # The event loop must not wait for this lock: a thread that leaves its pool holds it while it
@@ -90,9 +94,12 @@ def install_work_queue(
         with executor._shutdown_lock:
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
                 work_queue = WorkQueue()
-                if EXECUTOR_QUEUE.install(executor, {"_work_queue": work_queue}):
-                    local_queue = work_queue.local_queue = make_local_queue()
-                    if local_queue is not None:
-                        work_queue.reader = local_queue.early.waits
+                ours: dict[str, Any] = {f"executors[{executor_name}]._work_queue": work_queue}
+                has_local_queue = runs_are_on(worker, executor)
+                if has_local_queue:
+                    ours["handle_stimulus"] = flushing_handle_stimulus(worker)
+                if WORK_QUEUES.install(worker, ours) and has_local_queue:
+                    work_queue.local_queue = make_local_queue(worker, executor)
+                    work_queue.reader = work_queue.local_queue.early.waits
     finally:
         threads_lock.release()

@@ -45,12 +45,9 @@ def watched_update(original: Callable[..., Any]) -> Callable[..., None]:
 
 
 class _Watcher:
-    """Queues futures that are finished, failed or cancelled.
+    """Queues futures of an `as_completed` that are finished, failed or cancelled.
 
-    Parameters
-    ----------
-    completed : distributed.as_completed
-        Receives the futures. Its event loop calls all methods whose docstring names no thread.
+    Its event loop calls all methods whose docstring names no thread.
     """
 
     def __init__(self, completed: as_completed) -> None:

@@ -55,13 +55,7 @@ def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
 
 
 def may_block(client: Client) -> bool:
-    """Tell whether Dask's client would block this thread, too, until its event loop has a result.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    """
+    """Tell whether Dask's client would block this thread until its event loop has a result."""
     if asyncio._get_running_loop() is not None:
         # Dask returns a coroutine of an asynchronous client, or raises an error.
         return False

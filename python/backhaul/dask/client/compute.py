@@ -84,19 +84,9 @@ def compact_compute(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def optimized_expression(collections: Any, optimize_graph: Any) -> HLGExprSequence | None:
-    """Make what Dask makes of Delayed objects, by simplifying and tuning.
+    """Make what Dask makes of Delayed objects, by simplifying and tuning: one group.
 
-    Parameters
-    ----------
-    collections : object
-        What is to be computed.
-    optimize_graph : bool
-        Whether tasks that nobody needs are to be left out.
-
-    Returns
-    -------
-    HLGExprSequence or None
-        With one group; None if these are not several Delayed objects and nothing else.
+    Returns None if these are not several Delayed objects and nothing else.
     """
     if type(collections) is not list and type(collections) is not tuple:
         return None

@@ -39,17 +39,9 @@ def is_at_its_name(found: Any) -> bool:
 
 
 def parts_of(function: FunctionType) -> list[Any] | None:
-    """Return all that the pickle of a function by value depends on.
+    """Return all that the pickle of a function by value depends on, for `are_same`.
 
-    Parameters
-    ----------
-    function : function
-        Of Python's.
-
-    Returns
-    -------
-    list or None
-        Objects to be compared by `are_same`; None if one of them may change in place.
+    Returns None if a part may change in place.
     """
     # cloudpickle writes the submodules that the code may use, of those that are imported by now.
     parts: list[Any] = [len(sys.modules)]

@@ -19,17 +19,7 @@ __all__ = ["future_of", "give_up", "make_futures", "states_of"]
 def future_of(client: Client, key: Any) -> Future[Any]:
     """Make the future of one task, as its constructor does.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client; the caller has its ``_refcount_lock``.
-    key : key
-        The key of the task.
-
-    Returns
-    -------
-    distributed.Future
-        The future.
+    The caller has the ``_refcount_lock`` of the client.
     """
     futures: list[Future[Any]] = []
     make_futures(client, states_of(client, (key,)), futures)
@@ -37,19 +27,10 @@ def future_of(client: Client, key: Any) -> Future[Any]:
 
 
 def states_of(client: Client, keys: Sequence[Any]) -> list[FutureState]:
-    """Register tasks with a client: a state and one reference for each.
+    """Register tasks with a client: a state and one reference for each; keys have no duplicates.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client; the caller has its ``_refcount_lock``.
-    keys : sequence of key
-        The keys of the tasks, without duplicates.
-
-    Returns
-    -------
-    list of FutureState
-        The states. The caller passes each to `make_futures` or to `give_up`.
+    The caller has the ``_refcount_lock`` of the client, and passes each state to `make_futures` or
+    to `give_up`.
     """
     known, refcount = client.futures, client.refcount
     if (
@@ -85,16 +66,9 @@ def _new_states(keys: Sequence[Any]) -> list[FutureState]:
 
 
 def make_futures(client: Client, states: Sequence[FutureState], futures: list[Future[Any]]) -> None:
-    """Make the futures of tasks that `states_of` registered.
+    """Make the futures of states of `states_of`; `futures` receives each as soon as it is made.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client; the caller has its ``_refcount_lock``.
-    states : sequence of FutureState
-        The states that `states_of` returned.
-    futures : list of Future
-        Receives each future as soon as it is made.
+    The caller has the ``_refcount_lock`` of the client.
     """
     new: Any = object.__new__
     generation, uid = client.generation, Future._uid

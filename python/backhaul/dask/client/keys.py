@@ -34,22 +34,7 @@ _KNOWN_MAX: Final = 1000
 
 
 def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> str:
-    """Compute what ``tokenize(func, kwargs, *args)`` gives.
-
-    Parameters
-    ----------
-    func : callable
-        A function.
-    kwargs : dict
-        Its named arguments.
-    args : tuple
-        Its other arguments.
-
-    Returns
-    -------
-    str
-        The token.
-    """
+    """Compute what ``tokenize(func, kwargs, *args)`` gives."""
     if not kwargs:
         parts = [normalized for arg in args if (normalized := _normalized(arg)) is not _UNKNOWN]
         if len(parts) == len(args) and (known := _of_function(func)) is not None:
@@ -59,21 +44,9 @@ def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> 
 
 
 def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) -> list[str]:
-    """Make the keys of the tasks of a map.
+    """Make the keys of the tasks of a map: ``{prefix}-{tokenize(token, args)}`` for each call.
 
-    Parameters
-    ----------
-    prefix : str
-        Precedes each token.
-    token : str
-        The token of the function.
-    iterables : sequence of iterable
-        Arguments, each of which can be iterated several times.
-
-    Returns
-    -------
-    list of str
-        ``{prefix}-{tokenize(token, args)}`` of the arguments of each call.
+    The iterables are the arguments, each of which can be iterated several times.
     """
     (one, *others) = iterables
     if not others and (type(one) is range or _PLAIN.issuperset(map(type, one))):
@@ -86,20 +59,7 @@ def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) 
 
 
 def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Compute what ``tokenize(token, args)`` gives for the arguments of each call.
-
-    Parameters
-    ----------
-    token : str
-        The token of the function.
-    calls : iterable of tuple
-        Arguments of each call.
-
-    Returns
-    -------
-    list of str
-        The tokens.
-    """
+    """Compute what ``tokenize(token, args)`` gives for the arguments of each call."""
     head = f"({token!r}, ('tuple', "
     md5 = _md5
     return [

@@ -49,11 +49,6 @@ class Outbox:
     """A queue of calls that the event loop of a client makes soon, in order.
 
     Any thread may add a call, and so may a finalizer that interrupts another addition.
-
-    Parameters
-    ----------
-    loop : tornado.ioloop.IOLoop
-        Makes the calls.
     """
 
     __slots__ = ("_calls", "_is_looking", "_is_scheduled", "_is_used", "_loop", "_urgent")

@@ -46,17 +46,8 @@ class Thread(Protocol):
 class ThreadReports(Listener):
     """The messages of one client's stream, read by one waiting thread at a time.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    comm : BackhaulComm
-        The comm of the stream.
-    inbox : SharedInbox
-        The inbox of the comm.
-    handlers : dict of str to callable
-        Handlers that a thread may call, by operation: they and the functions that they call are
-        thread-safe.
+    The handlers, by operation, are those that a thread may call: they and the functions that they
+    call are thread-safe.
 
     Attributes
     ----------
@@ -116,13 +107,8 @@ class ThreadReports(Listener):
     def stop_reading(self, thread: Thread, *, pass_on: bool) -> None:
         """End the lead of a thread: another thread, or the event loop, reads from now on.
 
-        Parameters
-        ----------
-        thread : Thread
-            The thread that has read.
-        pass_on : bool
-            Whether to wake another thread to lead. False if the event loop has to handle messages
-            first; the event loop wakes a thread after that.
+        `pass_on` says whether to wake another thread to lead: not if the event loop has to handle
+        messages first; it wakes a thread after that.
         """
         with self._inbox.lock:
             if self._leader is thread:
@@ -140,21 +126,10 @@ class ThreadReports(Listener):
         self._inbox.rouse(or_next=True)
 
     def read(self, thread: Thread, until: float, *, awake: bool = False) -> bool:
-        """Handle messages until the wait of a thread ends.
+        """Handle messages until the wait of this thread, which leads, ends.
 
-        Parameters
-        ----------
-        thread : Thread
-            The current thread, which leads.
-        until : float
-            When to stop, on the clock of `time.monotonic`.
-        awake : bool, default False
-            Whether to poll for the first message before the thread sleeps.
-
-        Returns
-        -------
-        bool
-            False if the event loop has to handle a message first.
+        `until` is on the clock of `time.monotonic`. With `awake` the thread polls for the first
+        message before it sleeps. Returns False if the event loop has to handle a message first.
         """
         while not thread.is_over:
             if not (self._inbox.is_still() or self._handle_arrived()):

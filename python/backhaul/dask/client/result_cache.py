@@ -59,15 +59,6 @@ _ENTRY_BYTES = 200
 class HeldResults:
     """The small results that one client holds.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    limits : SmallResultLimits
-        How much it holds.
-
-    Notes
-    -----
     The event loop of the client calls the methods that change the cache. A thread that handles
     messages in its place (`backhaul.dask.client.reader_thread`) may also call `handle_result` and
     `handle_key_in_memory`. Any thread may call `value_of`.
@@ -112,17 +103,9 @@ class HeldResults:
         return bool(replaced)
 
     def value_of(self, key: Any) -> tuple[Any, ...]:
-        """Return the result of a future from the cache.
+        """Return the result of a future, by its key, from the cache, in a tuple.
 
-        Parameters
-        ----------
-        key : key
-            The key of a future.
-
-        Returns
-        -------
-        tuple
-            The result alone; empty if the cache does not have it, or the future is not finished.
+        The tuple is empty if the cache does not have it, or the future is not finished.
         """
         pickled = self._held.get(key)
         state = self._client.futures.get(key)

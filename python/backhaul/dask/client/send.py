@@ -21,19 +21,9 @@ __all__ = ["send_what_is_queued", "sent_in_thread"]
 
 
 def sent_in_thread(client: Client, message: dict[str, Any]) -> bool:
-    """Send a message of a client in this thread, if it may.
+    """Send a message of a running client, whose scheduler supports it, in this thread.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        A running client, whose scheduler supports the message.
-    message : dict
-        The message.
-
-    Returns
-    -------
-    bool
-        False if the event loop has to send the message; nothing was sent.
+    Returns False if the event loop has to send the message; nothing was sent.
     """
     stream: Any = client.scheduler_comm
     if type(stream) is not SharedBatchedSend or not _is_thread_of(client):
@@ -49,10 +39,7 @@ def sent_in_thread(client: Client, message: dict[str, Any]) -> bool:
 def send_what_is_queued(client: Client) -> bool:
     """Send the messages that threads have queued for a batch, because this thread is about to wait.
 
-    Returns
-    -------
-    bool
-        Whether threads have sent messages since the last call, so that an answer may come soon.
+    Tells whether threads have sent messages since the last call, so that an answer may come soon.
     """
     stream: Any = client.scheduler_comm
     return type(stream) is SharedBatchedSend and stream.flush_in_thread()

@@ -187,12 +187,7 @@ def _are_usual(actor: Any, options: dict[str, Any]) -> bool:
 def may_submit(client: Client, operation: str) -> bool:
     """Tell whether a client is unmodified, runs, and has a scheduler that supports a message.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    operation : str
-        `SUBMIT`, `MAP` or `GRAPH`.
+    The operation is `SUBMIT`, `MAP` or `GRAPH`.
     """
     kind = type(client)
     own = vars(client).get("_graph_to_futures")
@@ -207,20 +202,9 @@ def may_submit(client: Client, operation: str) -> bool:
 
 
 def said_of(client: Client, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the optional fields of compact messages about tasks.
+    """Return the optional fields of compact messages about tasks, of some or all options of a call.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client of the tasks.
-    options : dict
-        Options of the call, some or all of ``workers``, ``resources``, ``retries``, ``priority``
-        and ``allow_other_workers``.
-
-    Returns
-    -------
-    dict
-        ``annotations``, ``code`` and ``submitting_task``, each only if there is a value.
+    These are ``annotations``, ``code`` and ``submitting_task``, each only if there is a value.
     """
     said: dict[str, Any] = {}
     if (options != _NOTHING_ASKED or dask.get_annotations()) and (

@@ -37,22 +37,10 @@ def wait_in_thread(
 ) -> bool:
     """Block this thread until all states are finished, or one fails or is cancelled.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client of the states. Its event loop runs in another thread.
-    states : sequence of distributed.client.FutureState
-        The states to wait for.
-    timeout_s : float or None
-        The longest wait, in seconds; None: no limit.
-    awake : bool, default False
-        Whether the answer may arrive soon, so that this thread polls for it before it sleeps.
-
-    Returns
-    -------
-    bool
-        False after the time-out. True also if this thread should not wait here, because the event
-        loop has ended, or because a state has an event of another class than `StateEvent`.
+    The event loop of the client runs in another thread. With `awake` the answer may arrive soon, so
+    this thread polls for it before it sleeps. Returns False after the time-out; True also if this
+    thread should not wait here, because the event loop has ended, or because a state has an event
+    of another class than `StateEvent`.
     """
     pending = []
     for state in states:

@@ -32,17 +32,11 @@ _ALLOWED = "write host:port, [ipv6]:port, or leave the port out where one can be
 
 
 class Location(NamedTuple):
-    """Where a peer listens.
+    """Where a peer listens."""
 
-    Parameters
-    ----------
-    host : str
-        IP address without brackets, or host name. Empty for every interface.
-    port : int
-        TCP port; 0 lets the system choose one.
-    """
-
+    #: IP address without brackets, or host name. Empty for every interface
     host: str
+    #: TCP port; 0 lets the system choose one
     port: int
 
     def __str__(self) -> str:

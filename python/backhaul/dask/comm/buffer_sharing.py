@@ -35,15 +35,7 @@ _RESULTS_KEYS: Final = {"status", "data"}
 
 
 def arena_for_lane(lane: str, settings: Settings) -> Arena | None:
-    """Give the arena that a comm lends from; None if its lane cannot lend, or it is switched off.
-
-    Parameters
-    ----------
-    lane : str
-        Name of the lane of the comm.
-    settings : Settings
-        The configuration of the comm.
-    """
+    """Give the arena that a comm lends from; None if its lane cannot lend, or it is off."""
     return shared_arena(settings) if lane in _LANES_THAT_LEND else None
 
 
@@ -53,17 +45,11 @@ def is_get_data_reply(msg: object) -> bool:
 
 
 def move_to_arena(message: codec.Message, arena: Arena | None) -> codec.Message:
-    """Copy the large buffers of a message into an arena, unless they lie there.
+    """Copy the large buffers of a message into an arena, if there is one, unless they lie there.
 
-    That is one copy instead of two through a ring, which need both processes to run by turns: where
-    the processors have other work, that takes ten times as long.
-
-    Parameters
-    ----------
-    message : codec.Message
-        A message of which everything may be lent. Changed in place.
-    arena : Arena or None
-        Where to; None leaves the message as it is.
+    Everything of the message, which is changed in place, may be lent. That is one copy instead of
+    two through a ring, which need both processes to run by turns: where the processors have other
+    work, that takes ten times as long.
     """
     if arena is not None:
         frames = message.frames

@@ -215,14 +215,9 @@ class BackhaulComm(ReadingComm):
     ) -> int | None:
         """Queue a message without waiting for anything; see `write`.
 
-        Ask `congested` before the next one, and if it is, wait for `drained`.
-
-        Returns
-        -------
-        int or None
-            Bytes of the serialized message; nothing if it is for `write` to send: it is so large
-            that it should be serialized in another thread, or parts of it are on a GPU. It was not
-            sent then.
+        Ask `congested` before the next one, and if it is, wait for `drained`. Returns the bytes of
+        the serialized message; None if it is for `write` to send: it is so large that it should be
+        serialized in another thread, or parts of it are on a GPU. It was not sent then.
 
         Raises
         ------
@@ -248,24 +243,8 @@ class BackhaulComm(ReadingComm):
         """Queue a message as `write_nowait` does, from a thread that may be interrupted.
 
         Ctrl-C raises in Python's main thread between any two steps of it. So the connection stays
-        as it is then, and the message leaves in one step with what notes that it has.
-
-        Parameters
-        ----------
-        msg, serializers : object
-            As of `write_nowait`. A message that cannot be serialized raises.
-        taken : callable
-            Is called, without arguments, if and only if the message has left. Written in C.
-
-        Returns
-        -------
-        int or None
-            As from `write_nowait`.
-
-        Raises
-        ------
-        CommClosedError
-            If the comm is closed on either side.
+        as it is then, and the message leaves in one step with what notes that it has: `taken`,
+        written in C, is called without arguments if and only if the message has left.
         """
         frames, message_bytes = self._encoded_here(msg, serializers, "raise")
         if message_bytes < 0:

@@ -93,20 +93,11 @@ class Parted(NamedTuple):
 
 
 def offer(carriers: Sequence[str], wanted: bool | None) -> dict[str, Any]:
-    """Say in the handshake what this side takes.
+    """Say in the handshake what this side takes of the carriers that both sides have.
 
-    Parameters
-    ----------
-    carriers : sequence of str
-        Carriers that both sides have.
-    wanted : bool or None
-        Whether memory of GPUs should come here; None to look whether this process uses any.
-
-    Returns
-    -------
-    dict
-        Nothing, if memory of GPUs should not come here: there is no carrier, or it is a process
-        that uses no GPU, such as a scheduler, in which CUDA is not to be started.
+    That is nothing, if memory of GPUs should not come here: there is no carrier, or it is a process
+    that uses no GPU, such as a scheduler, in which CUDA is not to be started. `wanted` is None to
+    look whether this process uses any.
     """
     is_opened, is_fetched = "cuda" in carriers, "ucx-cuda" in carriers
     if not (is_opened or is_fetched) or not (_uses_gpu() if wanted is None else wanted):
@@ -127,13 +118,7 @@ def _uses_gpu() -> bool:
 
 
 def reaches(local: Mapping[str, Any], remote: Mapping[str, Any]) -> bool:
-    """Tell whether memory of our GPUs can be sent to the peer.
-
-    Parameters
-    ----------
-    local, remote : mapping
-        Their parts of the handshake.
-    """
+    """Tell by both parts of the handshake whether memory of our GPUs can be sent to the peer."""
     if local.get("device-frames") != _VERSION or remote.get("device-frames") != _VERSION:
         return False
     return _sees(remote.get("visible-devices"), local.get("visible-devices"))
@@ -176,14 +161,8 @@ def places(frames: Sequence[Any]) -> list[int]:
 def part(frames: list[codec.Frame], tag: int, *, by_device: bool) -> Parted | None:
     """Part a message whose frames are not all on the host; None if they are.
 
-    Parameters
-    ----------
-    frames : list of frame
-        Of the message. Not changed.
-    tag : int
-        Tag of the first separate frame.
-    by_device : bool
-        Whether frames on a GPU are sent separately, or are copied to the host, here and now.
+    `tag` is that of the first separate frame. Frames on a GPU are sent separately if `by_device`,
+    or are copied to the host, here and now.
     """
     on_device = places(frames)
     if not on_device:
@@ -207,18 +186,9 @@ def part(frames: list[codec.Frame], tag: int, *, by_device: bool) -> Parted | No
 
 
 async def send(endpoint: Endpoint, frames: Sequence[Any], tag: int) -> None:
-    """Send the separate frames, and wait until the peer has them.
+    """Send the separate frames of `part`, the first with a tag, and wait until the peer has them.
 
     Not left for later: the peer waits for them, and would for ever if one failed unseen.
-
-    Parameters
-    ----------
-    endpoint : backhaul.Endpoint
-        Where to.
-    frames : sequence
-        As `part` gave them.
-    tag : int
-        Of the first one.
     """
     sent: deque[Request[None]] = deque()
     for number, frame in enumerate(frames):
@@ -232,18 +202,9 @@ async def send(endpoint: Endpoint, frames: Sequence[Any], tag: int) -> None:
 async def receive(
     endpoint: Endpoint, frames: list[Any], description: Description, allocate: Allocate
 ) -> None:
-    """Allocate memory for the separate frames, and receive them there.
+    """Allocate memory for the separate frames, by `allocator`, and receive them there.
 
-    Parameters
-    ----------
-    endpoint : backhaul.Endpoint
-        Where from.
-    frames : list of frame
-        Of the message; changed in place.
-    description : Description
-        The description in front of the message.
-    allocate : callable
-        As `allocator` gave it.
+    The description came in front of the message, whose frames are changed in place.
     """
     tag = description.tag
     posted: deque[Request[Any]] = deque()
@@ -269,13 +230,7 @@ def is_described(frames: Sequence[Any]) -> bool:
 
 
 def described(frames: Sequence[Any]) -> Description:
-    """Give the description in front of a message.
-
-    Raises
-    ------
-    ValueError
-        If it is damaged.
-    """
+    """Give the description in front of a message; `ValueError` if it is damaged."""
     tag, apart, staged = msgpack.unpackb(frames[0][len(_MARK) :], use_list=False)
     return Description(tag, apart, staged)
 
@@ -314,17 +269,7 @@ def allocator(name: str | None) -> Allocate:
 
 
 def place(frames: list[Any], staged: Sequence[int], allocate: Allocate) -> None:
-    """Copy frames that came by way of the host to a GPU, if this process has one.
-
-    Parameters
-    ----------
-    frames : list of frame
-        Of the message; changed in place.
-    staged : sequence of int
-        Places of the frames.
-    allocate : callable
-        As `allocator` gave it.
-    """
+    """Copy frames that came by way of the host to a GPU, in place, if this process has one."""
     try:
         _native.cuda_devices()
     except CudaUnavailable:

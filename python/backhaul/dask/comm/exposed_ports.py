@@ -31,13 +31,7 @@ _reported: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def warn_of_listeners(server: Any) -> None:
-    """Warn once of each listener of a server that lets peers in without the secret.
-
-    Parameters
-    ----------
-    server : object
-        A `distributed.Server`; anything else has no listeners of Dask's.
-    """
+    """Warn once of each listener of a server that lets peers in without the secret."""
     if not is_configured() or server is None:
         return
     for listener in getattr(server, "listeners", ()):

@@ -166,22 +166,10 @@ class SharedInbox:
     # Called by the event loop
 
     async def take(self, most: int | None = None) -> tuple[list[Any], list[memoryview] | None]:
-        """Wait for messages.
+        """Wait for messages, and take at most so many, or all that there are.
 
-        Parameters
-        ----------
-        most : int, optional
-            How many to take; all that there are by default.
-
-        Returns
-        -------
-        tuple of list of object and list of memoryview
-            At least one message; or none, and the frames of the next, to be decoded.
-
-        Raises
-        ------
-        Exception
-            The exception that ended the connection, once all messages before are taken.
+        Returns at least one message; or none, and the frames of the next, to be decoded. Raises the
+        exception that ended the connection, once all messages before are taken.
         """
         while True:
             self._listener.on_rest()
@@ -281,10 +269,7 @@ class SharedInbox:
     def is_still(self, seen: int = 0) -> bool:
         """Return, without a lock, whether a look would find nothing new and no thread at work.
 
-        Parameters
-        ----------
-        seen : int, default 0
-            So many messages, with those that the event loop has taken, are not new.
+        So many messages as were `seen`, with those that the event loop has taken, are not new.
         """
         return (
             not self.is_handling
@@ -398,19 +383,9 @@ class SharedInbox:
         """Block this thread until something has arrived, `rouse`, or for so many seconds.
 
         One thread at a time, and none of an event loop. A thread that has waited looks, or calls
-        `leave`: messages that have arrived meanwhile have called no other thread.
-
-        Parameters
-        ----------
-        timeout_s : float
-            How long, in seconds.
-        awake : bool, default False
-            Whether to poll for a moment before the thread sleeps, where that has paid lately.
-
-        Returns
-        -------
-        bool
-            False if time has passed without any of it.
+        `leave`: messages that have arrived meanwhile have called no other thread. With `awake`,
+        polls for a moment before the thread sleeps, where that has paid lately. Returns False if
+        time has passed without any of it.
         """
         return self._lookout.wait(self._request, timeout_s, awake=awake)
 

@@ -84,14 +84,8 @@ def shared_context(settings: Settings) -> Context:
 def shared_arena(settings: Settings, bounds: Mapping[str, int] = _NO_BOUNDS) -> Arena | None:
     """Get this process's arena, making it if there is none; None if it is switched off.
 
-    It has the bounds of who asks first: what lies in it is found by all.
-
-    Parameters
-    ----------
-    settings : Settings
-        The configuration.
-    bounds : mapping of str to int, optional
-        Arguments of `backhaul.Arena` where the configuration has none.
+    It has the bounds of who asks first, where the configuration has none: what lies in it is found
+    by all.
     """
     global _arena, _watch
     if settings.arena is None:
@@ -111,15 +105,9 @@ def memory_watch() -> MemoryWatch | None:
 def bound_memory(settings: Settings, limit_bytes: int | None) -> None:
     """Let the watch of this process look as often as workers need, and heed their limit.
 
-    A process has one watch, however many workers have closed in it: a watch is a thread and a
-    descriptor, and two limits of one arena would contradict each other.
-
-    Parameters
-    ----------
-    settings : Settings
-        The configuration.
-    limit_bytes : int, optional
-        Bound on the memory of the process: beyond it the arena hands out no blocks.
+    Beyond the limit the arena hands out no blocks. A process has one watch, however many workers
+    have closed in it: a watch is a thread and a descriptor, and two limits of one arena would
+    contradict each other.
     """
     global _bound, _watch
     with _lock:

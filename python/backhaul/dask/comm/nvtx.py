@@ -34,20 +34,10 @@ _COLORS = {"serialize": "yellow", "write": "blue", "read": "green", "deserialize
 
 
 def comm_class_for(comm_class: type[BackhaulComm], settings: Settings) -> type[BackhaulComm]:
-    """Choose the class of a comm: one that marks what it does, if that is asked for.
+    """Choose the class of a comm: one derived from it that marks its work, if that is asked for.
 
-    Parameters
-    ----------
-    comm_class : type
-        `BackhaulComm`, or a class derived from it.
-    settings : Settings
-        The configuration of the comm.
-
-    Returns
-    -------
-    type
-        A class derived from it, or itself: also where no tool looks, and where ``nvtx`` is not
-        installed, which is logged.
+    Where no tool looks, it is the same class; also where ``nvtx`` is not installed, which is
+    logged.
     """
     return _with_ranges(comm_class) if settings.nvtx else comm_class
 

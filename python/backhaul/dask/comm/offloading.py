@@ -16,15 +16,7 @@ __all__ = ["offload_measured"]
 
 
 async def offload_measured(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in Dask's offload thread, and report its measurements afterwards.
-
-    Parameters
-    ----------
-    function : callable
-        The function.
-    *args
-        Its arguments.
-    """
+    """Call a function in Dask's offload thread, and report its measurements afterwards."""
     measured: list[tuple[Hashable, float, str]] = []
 
     def note(label: Hashable, value: float, unit: str) -> None:

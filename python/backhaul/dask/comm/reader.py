@@ -42,17 +42,7 @@ class Tap(NamedTuple):
 
 
 class ReadingComm(Comm):
-    """The half of a comm that reads.
-
-    Parameters
-    ----------
-    endpoint : backhaul.Endpoint
-        The connected peer.
-    deserialize : bool
-        Whether `read` gives back objects, or leaves those marked for it serialized.
-    settings : Settings
-        Says where what comes from GPUs is placed.
-    """
+    """The half of a comm that reads."""
 
     def __init__(self, endpoint: Endpoint, deserialize: bool, settings: Settings) -> None:
         self._closed = False
@@ -123,12 +113,7 @@ class ReadingComm(Comm):
         """Receive at least one message, and with it all small ones that have arrived meanwhile.
 
         For streams, where many small messages follow each other: one visit of the event loop serves
-        for all of them. Otherwise as `read`.
-
-        Returns
-        -------
-        list of object
-            The messages, oldest first.
+        for all of them. The messages are in order; otherwise as `read`.
         """
         if self._inbox is not None:
             if self._closed:
@@ -176,10 +161,7 @@ class ReadingComm(Comm):
     def share(self, handle: Callable[[Any], None] | None = None) -> SharedInbox:
         """Let threads read messages, too; called by the event loop that reads.
 
-        Parameters
-        ----------
-        handle : callable, optional
-            Handles a message in the event loop, immediately.
+        `handle`, if given, handles a message in the event loop, immediately.
         """
         if self._inbox is None:
             posted, self._posted = self._posted, None
@@ -196,17 +178,8 @@ class ReadingComm(Comm):
     def tap(self, streams: SchedulerStreams, peer: int) -> None:
         """Let streams that are handled elsewhere have messages first, from when all are handled.
 
-        Parameters
-        ----------
-        streams : SchedulerStreams
-            They know this comm as `peer`.
-        peer : int
-            Its number there.
-
-        Raises
-        ------
-        ConnectionError
-            If the connection has ended.
+        They know this comm by the number of the peer. `ConnectionError` if the connection has
+        ended.
         """
         waiting = streams.tap(peer)
         # A receive that was over by then is not among those that are counted there.

@@ -91,17 +91,9 @@ class SharedBatchedSend(AdaptiveBatchedSend):
     def send_in_thread(self, message: Any, *, is_last: bool = False) -> bool:
         """Send a message, or queue it so that it leaves soon, in a thread without an event loop.
 
-        Parameters
-        ----------
-        message : object
-            Comes behind all that was queued before.
-        is_last : bool, default False
-            Whether this thread is about to wait: it sends what there is.
-
-        Returns
-        -------
-        bool
-            False if it is for the event loop to queue; nothing was done.
+        It comes behind all that was queued before. A thread that is about to wait, as `is_last`
+        says, sends what there is. Returns False if it is for the event loop to queue; nothing was
+        done.
         """
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
@@ -127,20 +119,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         return True
 
     def post_in_thread(self, *messages: Any, is_last: bool = False) -> bool:
-        """Send messages as `send_in_thread` does, without a wait for the lock.
-
-        Parameters
-        ----------
-        *messages : object
-            Come behind all that was queued before.
-        is_last : bool, default False
-            Whether this thread is about to wait.
-
-        Returns
-        -------
-        bool
-            False if the event loop has to queue the messages; nothing was done.
-        """
+        """Send messages as `send_in_thread` does, without a wait for the lock."""
         if self._pid != os.getpid() or not self._is_ours():
             return False
         self._posted.append((messages, is_last))
@@ -188,10 +167,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
     def flush_in_thread(self) -> bool:
         """Send what is queued, as this thread is about to wait.
 
-        Returns
-        -------
-        bool
-            Whether threads have sent anything since the last call.
+        Tells whether threads have sent anything since the last call.
         """
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
@@ -366,10 +342,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 def adopt(stream: BatchedSend, comm: Any) -> bool:
     """Make a stream that is about to start over one of our comms adaptive.
 
-    Returns
-    -------
-    bool
-        False if the comm is not ours, or the stream not quite Dask's: it is left as it was.
+    Returns False if the comm is not ours, or the stream not quite Dask's: it is left as it was.
     """
     if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
         return False

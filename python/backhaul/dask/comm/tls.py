@@ -119,18 +119,10 @@ def remembering(original: Callable[..., ssl.SSLContext | None]) -> Callable[...,
 
 
 def extra_info(tls: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Describe the encryption of a connection as Dask's comm over TLS does.
+    """Describe the encryption of `backhaul.Endpoint.info` as Dask's comm over TLS does.
 
-    Parameters
-    ----------
-    tls : mapping or None
-        The entry ``tls`` of `backhaul.Endpoint.info`.
-
-    Returns
-    -------
-    dict
-        ``peercert``, as `ssl.SSLSocket.getpeercert` has it, and ``cipher``, as
-        `ssl.SSLSocket.cipher`; empty without encryption.
+    Returns ``peercert``, as `ssl.SSLSocket.getpeercert` has it, and ``cipher``, as
+    `ssl.SSLSocket.cipher`; empty without encryption.
     """
     if tls is None:
         return {}

@@ -53,13 +53,7 @@ _refused: set[Patch] = set()
 
 
 def install(*, only: str | None = None) -> None:
-    """Install every patch that is switched on and fits; calling it again costs little.
-
-    Parameters
-    ----------
-    only : str, optional
-        The switch of the patches to install; all of them if not given.
-    """
+    """Install every patch, or those of one switch, that is on and fits; again costs little."""
     if only is None and (device_arrays := _DEVICE_ARRAYS.load()) is not None:
         device_arrays.register()
     refused: list[tuple[Patch, Refusal]] = []
@@ -106,13 +100,10 @@ def install(*, only: str | None = None) -> None:
 
 
 def install_for(server: Any) -> None:
-    """Replace what concerns one server; again costs nothing.
+    """Replace what concerns one scheduler, worker, nanny or client; again costs nothing.
 
-    Parameters
-    ----------
-    server : object
-        Anything that a preload or a listener may belong to. Schedulers, workers, nannies and
-        clients have such matters; a worker's are those of the context that starts it.
+    Other objects, to which a preload or a listener may belong, are left alone. A worker's patches
+    are those of the context that starts it.
     """
     for kind, features in _FEATURES.items():
         if isinstance(server, kind):

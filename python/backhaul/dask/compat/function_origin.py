@@ -53,10 +53,7 @@ IN_PLACE: Final = "_backhaul_in_place"
 def source_of(name: str) -> Any:
     """Find a function, class or module of Dask as Dask has it, the function of a property.
 
-    Raises
-    ------
-    MissingName
-        If there is none.
+    `MissingName` if there is none.
     """
     found = resolve(name)
     if isinstance(found, property):

@@ -17,13 +17,7 @@ INSTALLED: Final[dict[Patch, tuple[Replacement, ...]]] = {}
 
 
 def is_installed(replace: str) -> bool:
-    """Return whether a function of Backhaul is in the place of one of Dask.
-
-    Parameters
-    ----------
-    replace : str
-        Module and function that makes it, as for `Patch`.
-    """
+    """Return whether one of our functions, named as for `Patch`, is in the place of one of Dask."""
     return any(
         function.replace == replace for patch in list(INSTALLED) for function in patch.functions
     )

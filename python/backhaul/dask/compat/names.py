@@ -93,17 +93,9 @@ class MissingName(ImportError):
 
 
 def resolve(path: str) -> Any:
-    """Find an object of Dask.
+    """Find one of the names of this module, or a module, or ``module:name``; attributes may follow.
 
-    Parameters
-    ----------
-    path : str
-        One of the names of this module, or a module, or ``module:name``; attributes may follow.
-
-    Raises
-    ------
-    MissingName
-        If the installed release does not have it.
+    `MissingName` if the installed release does not have it.
     """
     head, *attributes = path.split(".")
     if not _is_here(head):

@@ -74,18 +74,7 @@ def class_line(source: type) -> int | None:
 
 
 def digest_of(tree: ast.AST) -> str:
-    """Digest a function, class or module.
-
-    Parameters
-    ----------
-    tree : ast.AST
-        As `ast.parse` returns it, or a part of that.
-
-    Returns
-    -------
-    str
-        12 hexadecimal digits.
-    """
+    """Digest a function, class or module to 12 hexadecimal digits."""
     written: list[str] = []
     _write(tree, written.append)
     text = "\0".join(written).encode("utf-8", "surrogatepass")
@@ -93,19 +82,10 @@ def digest_of(tree: ast.AST) -> str:
 
 
 def block_at(lines: Sequence[str], first: int) -> ast.stmt:
-    """Parse the function or class that begins in a line, with its decorators.
+    """Parse the function or class that begins in a line of a file, with its decorators.
 
-    Parameters
-    ----------
-    lines : sequence of str
-        Of the whole file, with their ends.
-    first : int
-        Number of the line of the first decorator, or of ``def`` or ``class``; 0 for the first line.
-
-    Raises
-    ------
-    SyntaxError
-        If no function or class begins there.
+    `first` is the number of the line of the first decorator, or of ``def`` or ``class``; 0 for the
+    first line. `SyntaxError` if none begins there.
     """
     indent = _indent(lines[first])
     end = first

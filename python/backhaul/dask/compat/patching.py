@@ -65,17 +65,11 @@ _STEPS: Final = re.compile(r"(\w+)|\[([^]]+)\]")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Says why something of Dask is not replaced.
+    """Says why something of Dask is not replaced."""
 
-    Parameters
-    ----------
-    text : str
-        The reason, for people.
-    sources : tuple of str
-        The causes: sources that are missing, that differ, or that another package has replaced.
-    """
-
+    #: The reason, for people
     text: str
+    #: The causes: sources that are missing, that differ, or that another package has replaced
     sources: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -90,18 +84,12 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a class or module, and the one that takes its place.
+    """A function of a class or module, and the one that takes its place."""
 
-    Parameters
-    ----------
-    path : str
-        The class or module, as `backhaul.dask.compat.names.resolve` finds it, and the name there.
-    replace : str
-        Makes our function from Dask's: module and function under `backhaul.dask`. A name, so that
-        nothing is imported before it is installed.
-    """
-
+    #: The class or module, as `backhaul.dask.compat.names.resolve` finds it, and the name there
     path: str
+    #: Makes our function from Dask's: module and function under `backhaul.dask`. A name, so that
+    #: nothing is imported before it is installed
     replace: str
 
     def __str__(self) -> str:
@@ -141,25 +129,18 @@ class Patch:
     """The functions of classes and modules that one feature replaces, for the whole process.
 
     All of them are replaced, or none.
-
-    Parameters
-    ----------
-    switch : str
-        The key under ``distributed.comm.backhaul`` that switches it on.
-    functions : tuple of Function
-        The functions.
-    read : tuple of str
-        The sources that were read: the functions, and each other function, class or module that
-        must behave as it did then. Each is named as for `backhaul.dask.compat.names.resolve`, and
-        has its digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where
-        ours needs some of them only, these are named.
-    without : str
-        The consequence where it is refused, for people.
     """
 
+    #: The key under ``distributed.comm.backhaul`` that switches it on
     switch: str
+    #: The functions
     functions: tuple[Function, ...]
+    #: The sources that were read: the functions, and each other function, class or module that must
+    #: behave as it did then. Each is named as for `backhaul.dask.compat.names.resolve`, and has its
+    #: digests in `backhaul.dask.compat.digests`. A class stands for all its methods; where ours
+    #: needs some of them only, these are named
     read: tuple[str, ...]
+    #: The consequence where it is refused, for people
     without: str = "which is slower"
 
     def __str__(self) -> str:
@@ -177,10 +158,7 @@ class Patch:
     def install(self) -> tuple[Replacement, ...]:
         """Put our functions in the place of Dask's; to be called only if there is no `refusal`.
 
-        Raises
-        ------
-        MissingName
-            If a name that one of our functions needs is missing; nothing was changed.
+        `MissingName` if a name that one of our functions needs is missing; nothing was changed.
         """
         made = [function.make() for function in self.functions]
         return tuple(replace() for replace in made)
@@ -188,20 +166,13 @@ class Patch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Requirement:
-    """Sources of Dask that a feature relies upon, where the feature replaces nothing.
+    """Sources of Dask that a feature relies upon, where the feature replaces nothing."""
 
-    Parameters
-    ----------
-    shown : str
-        The place in Dask, for people.
-    without : str
-        The feature that does not work where it is refused, for people.
-    read : tuple of str
-        As for `Patch`.
-    """
-
+    #: The place in Dask, for people
     shown: str
+    #: The feature that does not work where it is refused, for people
     without: str
+    #: As for `Patch`
     read: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -210,10 +181,8 @@ class Requirement:
     def refusal(self, *values: Any) -> Refusal | None:
         """Return why the feature is refused; None if all sources are as read.
 
-        Parameters
-        ----------
-        *values : object
-            Present values of what is replaced; one that another package has put there refuses.
+        `values` are the present values of what is replaced; one that another package has put there
+        refuses.
         """
         try:
             return _refusal(self.read, *values)
@@ -232,18 +201,11 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InstancePatch(Requirement):
-    """The replacements on one object of Dask's that serve one feature.
+    """The replacements on one object of Dask's that serve one feature; `shown` names the object."""
 
-    Parameters
-    ----------
-    shown : str
-        The object, for people.
-    slots : tuple of str
-        Paths from the object to what is replaced: an attribute (``__class__`` for the class), or
-        an item of a mapping, as in ``stream_handlers[task-finished]``; ``data.fast.evict`` names an
-        attribute of another object.
-    """
-
+    #: Paths from the object to what is replaced: an attribute (``__class__`` for the class), or an
+    #: item of a mapping, as in ``stream_handlers[task-finished]``; ``data.fast.evict`` names an
+    #: attribute of another object
     slots: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -253,12 +215,7 @@ class InstancePatch(Requirement):
     def fits_on(self, owner: Any, *slots: str) -> bool:
         """Tell whether it can be installed; if not, the log says why, once for each cause.
 
-        Parameters
-        ----------
-        owner : object
-            The object.
-        *slots : str
-            The slots that are to be replaced; all of them if none is given.
+        The slots are those that are to be replaced; all of them if none is given.
         """
         try:
             values = [_Place.of(owner, slot).current() for slot in slots or self.slots]
@@ -267,20 +224,10 @@ class InstancePatch(Requirement):
         return self.fits(*values)
 
     def install(self, owner: Any, ours: Mapping[str, Any]) -> dict[str, Replacement]:
-        """Put replacements on one object: all of those that are given, or none.
+        """Put replacements, by slot, on one object: all of those that are given, or none.
 
-        Parameters
-        ----------
-        owner : object
-            The object.
-        ours : mapping
-            The replacements by slot.
-
-        Returns
-        -------
-        dict
-            Takes the replacements back, by slot; empty if they were refused and nothing was
-            changed.
+        Returns what takes the replacements back, by slot; empty if they were refused and nothing
+        was changed.
         """
         assert set(ours) <= set(self.slots), f"{self}: {sorted(ours)}"
         if not self.fits_on(owner, *ours):
@@ -298,13 +245,7 @@ class _Place:
 
     @classmethod
     def of(cls, owner: Any, slot: str) -> _Place:
-        """Follow the path of a slot.
-
-        Raises
-        ------
-        AttributeError, KeyError
-            If an object on the way is missing.
-        """
+        """Follow a path; `AttributeError` or `KeyError` if an object on the way is missing."""
         *way, (attribute, item) = _STEPS.findall(slot)
         for name, key in way:
             owner = owner[key] if key else getattr(owner, name)
@@ -313,10 +254,7 @@ class _Place:
     def current(self) -> Any:
         """Return the present value; `_ABSENT` for an item that is missing.
 
-        Raises
-        ------
-        AttributeError
-            If an attribute is missing.
+        `AttributeError` if an attribute is missing.
         """
         if not self.is_item:
             return getattr(self.container, self.name)
@@ -348,17 +286,7 @@ class _Place:
 
 
 class Replacement:
-    """Something of Dask's that was replaced, and how it is put back.
-
-    Parameters
-    ----------
-    ours : object
-        The present value.
-    original : object
-        The value before.
-    restore : callable
-        Puts the latter back, if the former is still there, and tells whether it was.
-    """
+    """Something of Dask's that was replaced; `restore` puts it back if `ours` is still there."""
 
     __slots__ = ("_original", "_restore", "ours")
 
@@ -408,10 +336,7 @@ def _getter(found: Any) -> Any:
 def _refusal(read: Iterable[str], *originals: Any) -> Refusal | None:
     """Say which sources differ from what was read, or have been replaced by another package.
 
-    Raises
-    ------
-    MissingName
-        If a source is missing.
+    `MissingName` if one is missing.
     """
     #: Names by the package that has replaced what they name; None where Dask itself differs
     strange: dict[str | None, list[str]] = {}

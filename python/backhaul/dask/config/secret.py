@@ -25,13 +25,7 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret whose ``repr`` does not show it.
-
-    Parameters
-    ----------
-    value : bytes
-        The secret.
-    """
+    """A secret whose ``repr`` does not show it."""
 
     value: bytes = field(repr=False)
 

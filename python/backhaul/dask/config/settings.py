@@ -211,23 +211,15 @@ def is_choice(switch: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowLimits:
-    """The in-flight window of a worker: the tasks that it may hold before it has to finish one.
+    """The in-flight window of a worker: the tasks that it may hold before it has to finish one."""
 
-    Parameters
-    ----------
-    seconds : float
-        Expected work for each thread, in seconds.
-    tasks_per_thread : int
-        Most tasks for each thread, however short.
-    memory_share : float
-        Share of its free memory that the expected outputs of the tasks in flight may take, 0 to 1.
-    memory_budget_bytes : int
-        The same in bytes, for a worker whose memory is not limited.
-    """
-
+    #: Expected work for each thread, in seconds
     seconds: float
+    #: Most tasks for each thread, however short
     tasks_per_thread: int
+    #: Share of its free memory that the expected outputs of the tasks in flight may take, 0 to 1
     memory_share: float
+    #: The same in bytes, for a worker whose memory is not limited
     memory_budget_bytes: int
 
 
@@ -251,17 +243,11 @@ def work_in_hand_limits() -> WindowLimits | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallResultLimits:
-    """Which results travel with the message that their task has finished.
+    """Which results travel with the message that their task has finished."""
 
-    Parameters
-    ----------
-    bytes_max : int
-        Most bytes of one of them.
-    kept_bytes_max : int
-        Most bytes of all that a client keeps.
-    """
-
+    #: Most bytes of one of them
     bytes_max: int
+    #: Most bytes of all that a client keeps
     kept_bytes_max: int
 
 

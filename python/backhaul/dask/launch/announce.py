@@ -44,17 +44,9 @@ async def dask_setup(scheduler: Scheduler) -> None:
 def scheduler_protocols(security: Security) -> list[str]:
     """Return the protocols that a scheduler listens on unless the user names others.
 
-    Parameters
-    ----------
-    security : Security
-        Of the scheduler.
-
-    Returns
-    -------
-    list of str
-        ``backhaul`` is the last one. Before it comes the protocol for peers without Backhaul:
-        ``tls`` where the cluster has certificates, ``tcp`` where it has neither certificates nor a
-        secret. With a secret alone there is none, because ``tcp://`` asks its peers for nothing.
+    ``backhaul`` is the last one. Before it comes the protocol for peers without Backhaul: ``tls``
+    where the cluster has certificates, ``tcp`` where it has neither certificates nor a secret. With
+    a secret alone there is none, because ``tcp://`` asks its peers for nothing.
     """
     is_encrypted = security.require_encryption or (
         security.get_tls_config_for_role("scheduler")["ca_file"] is not None
@@ -74,27 +66,9 @@ async def preferred_address(
 ) -> str:
     """Find the scheduler's address for a protocol, given another one of its addresses.
 
-    Parameters
-    ----------
-    given : str
-        An address that it is reached at.
-    protocol : str
-        The protocol to speak with it, if it listens.
-    security : Security
-        For the connection.
-    timeout_s : float
-        Longest time to wait for an answer, in seconds.
-
-    Returns
-    -------
-    str
-        `given` if it has that protocol already, the scheduler has not said where it listens, or
-        does not answer in time.
-
-    Notes
-    -----
-    The host is always the one that was given: it is known to be reached from here, which what the
-    scheduler calls itself is not.
+    Returns `given` if it has that protocol already, the scheduler has not said where it listens, or
+    does not answer in time. The host is always the one that was given: it is known to be reached
+    from here, which what the scheduler calls itself is not.
     """
     scheme, _, location = given.rpartition("://")
     if scheme == protocol:

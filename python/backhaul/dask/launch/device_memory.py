@@ -21,17 +21,11 @@ _INTEGRATED = 18
 
 @dataclass(frozen=True, slots=True)
 class DeviceBytes:
-    """An amount of memory of a GPU.
+    """An amount of memory of a GPU."""
 
-    Parameters
-    ----------
-    option : str
-        Whose value it is, for messages.
-    amount : int or float
-        Bytes, or a fraction of what the GPU has, in (0, 1].
-    """
-
+    #: Whose value it is, for messages
     option: str
+    #: Bytes, or a fraction of what the GPU has, in (0, 1]
     amount: int | float
 
     @property
@@ -40,15 +34,7 @@ class DeviceBytes:
         return isinstance(self.amount, float)
 
     def within(self, total_bytes: int, *, unit_bytes: int = 1) -> int:
-        """Tell the bytes that it comes to.
-
-        Parameters
-        ----------
-        total_bytes : int
-            Memory of the GPU, in bytes; not looked at for an amount in bytes.
-        unit_bytes : int
-            The amount is rounded down to a multiple of this, in bytes.
-        """
+        """Return its bytes for the memory of a GPU, rounded down to a multiple of a unit."""
         wanted = int(total_bytes * self.amount) if self.is_fraction else int(self.amount)
         return wanted // unit_bytes * unit_bytes
 
@@ -111,12 +97,9 @@ def device_bytes(option: str, value: object) -> DeviceBytes | None:
 
 
 def device_memory_bytes() -> int | None:
-    """Ask the driver how much memory the first GPU has that this process may see.
+    """Ask the driver for the bytes of memory of the first GPU that this process may see.
 
-    Returns
-    -------
-    int or None
-        In bytes; None for a GPU that has none of its own, but shares the host's.
+    Returns None for a GPU that has none of its own, but shares the host's.
 
     Raises
     ------

@@ -31,35 +31,23 @@ _INSTALL = "pip install 'backhaul[rmm]', or the rmm of your CUDA, where workers 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolOptions:
-    """Values of the options, each by its name without ``rmm_``.
+    """Values of the options, each by its name without ``rmm_``."""
 
-    Parameters
-    ----------
-    pool_size : DeviceBytes or None
-        How much a pool begins with.
-    maximum_pool_size : DeviceBytes or None
-        How much it, or CUDA's own pool, may grow to.
-    managed_memory : bool
-        Memory that moves between host and GPU as it is touched.
-    asynchronous : bool
-        CUDA's own pool, in the order of streams.
-    release_threshold : DeviceBytes or None
-        Free memory of that one above this is given back when streams are waited for.
-    log_directory : str or None
-        Where each worker writes what it allocates.
-    track_allocations : bool
-        Whether it is counted, for the dashboard.
-    allocator_external_lib_list : tuple of str
-        Libraries that shall allocate in the same way.
-    """
-
+    #: How much a pool begins with
     pool_size: DeviceBytes | None = None
+    #: How much it, or CUDA's own pool, may grow to
     maximum_pool_size: DeviceBytes | None = None
+    #: Memory that moves between host and GPU as it is touched
     managed_memory: bool = False
+    #: CUDA's own pool, in the order of streams
     asynchronous: bool = False
+    #: Free memory of that one above this is given back when streams are waited for
     release_threshold: DeviceBytes | None = None
+    #: Where each worker writes what it allocates
     log_directory: str | None = None
+    #: Whether it is counted, for the dashboard
     track_allocations: bool = False
+    #: Libraries that shall allocate in the same way
     allocator_external_lib_list: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,20 +67,10 @@ class PoolOptions:
             raise ConfigError(f"{first} is more than {most}")
 
     def arguments(self, total_bytes: int, log_file: str | None) -> dict[str, Any]:
-        """Return the arguments for RMM.
+        """Return the arguments for RMM, with the bytes that the GPU has.
 
-        Parameters
-        ----------
-        total_bytes : int
-            Memory of the GPU, in bytes.
-        log_file : str or None
-            Where to log.
-
-        Returns
-        -------
-        dict
-            Arguments of ``rmm.mr.CudaAsyncMemoryResource`` if `asynchronous`, else of
-            ``rmm.reinitialize``; empty if neither is asked for.
+        They are those of ``rmm.mr.CudaAsyncMemoryResource`` if `asynchronous`, else of
+        ``rmm.reinitialize``; empty if neither is asked for.
         """
 
         def within(amount: DeviceBytes | None) -> int | None:
@@ -134,17 +112,7 @@ OPTIONS = tuple(_NAMES)
 
 
 def pool_options(options: Mapping[str, object]) -> PoolOptions | None:
-    """Read the options, and see whether they can be followed.
-
-    Parameters
-    ----------
-    options : mapping
-        The given options, by `OPTIONS`.
-
-    Returns
-    -------
-    PoolOptions or None
-        None if nothing is asked for.
+    """Read the given options, by `OPTIONS`; None if nothing is asked for.
 
     Raises
     ------
@@ -172,13 +140,7 @@ def pool_options(options: Mapping[str, object]) -> PoolOptions | None:
 
 
 class RmmSetup(WorkerPlugin):
-    """Sets up how a worker allocates memory of its GPU, before it is given tasks.
-
-    Parameters
-    ----------
-    options : PoolOptions
-        The options.
-    """
+    """Sets up how a worker allocates memory of its GPU, before it is given tasks."""
 
     name = "backhaul-rmm"
 

@@ -42,15 +42,7 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 
 
 class OnHost:
-    """Object from a GPU, as Dask has serialized it into memory of the host.
-
-    Parameters
-    ----------
-    header : dict
-        What Dask needs to make it again.
-    frames : list
-        Its buffers.
-    """
+    """Object from a GPU, as Dask has serialized it into memory of the host: header and buffers."""
 
     __slots__ = ("frames", "header")
 
@@ -168,10 +160,7 @@ class DeviceSpill(MutableMapping[Key, object]):
     def evict(self) -> int:
         """Write the host's least recently used result to disk; called by Dask's memory monitor.
 
-        Returns
-        -------
-        int
-            Bytes that this freed; -1 if it failed.
+        Returns the bytes that this freed; -1 if it failed.
         """
         return int(self._host.evict()) if isinstance(self._host, SpillBuffer) else -1
 

@@ -45,20 +45,13 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuOptions:
-    """Options for workers with GPUs alone.
+    """Options for workers with GPUs alone."""
 
-    Parameters
-    ----------
-    device_limit : DeviceBytes or None
-        Most memory of its GPU that the results of a worker may take; None for no limit.
-    log_spilling : bool
-        Whether it is logged what leaves the GPU, and comes back.
-    plugins : tuple of RmmSetup
-        Plugins that set up how workers allocate.
-    """
-
+    #: Most memory of its GPU that the results of a worker may take; None for no limit
     device_limit: DeviceBytes | None
+    #: Whether it is logged what leaves the GPU, and comes back
     log_spilling: bool
+    #: Plugins that set up how workers allocate
     plugins: tuple[RmmSetup, ...]
 
     def of_workers(self, common: WorkerOptions, plan: Plan) -> WorkerOptions:
@@ -86,19 +79,9 @@ def sort_gpu_options(
 ) -> tuple[GpuOptions, dict[str, Any]]:
     """Take dask-cuda's options out of those of a cluster, or of a command.
 
-    Parameters
-    ----------
-    options : mapping
-        As users of dask-cuda write them.
-    has_gpus : bool, default True
-        Whether workers have GPUs, so that the pool of the configuration is meant for them.
-
-    Returns
-    -------
-    gpu_options : GpuOptions
-        The options for GPUs.
-    others : dict
-        For `sort_options`; of dask-cuda's, ``pre_import`` has become preloads.
+    `has_gpus` says whether workers have GPUs, so that the pool of the configuration is meant for
+    them. The other options are for `sort_options`; of dask-cuda's, ``pre_import`` has become
+    preloads.
 
     Raises
     ------

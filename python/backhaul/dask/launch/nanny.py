@@ -108,18 +108,7 @@ class PinnedNanny(Nanny):
 
 
 def pinned(nanny_class: type[Nanny]) -> type[PinnedNanny]:
-    """Make the pinned kind of a class of nannies.
-
-    Parameters
-    ----------
-    nanny_class : type
-        `distributed.Nanny`, or a class derived from it.
-
-    Returns
-    -------
-    type
-        `PinnedNanny` itself, or a class derived from both.
-    """
+    """Make the pinned kind of a class of nannies, derived from it and `PinnedNanny`."""
     if issubclass(nanny_class, PinnedNanny):
         return nanny_class
     if nanny_class is Nanny:

@@ -28,19 +28,7 @@ _CERTIFICATES = ("tls_ca_file", "tls_cert", "tls_key")
 
 
 def checked(parameters: Iterable[click.Parameter]) -> list[click.Parameter]:
-    """Make parameters check their values.
-
-    Parameters
-    ----------
-    parameters : iterable of click.Parameter
-        Of ``dask worker``, ``dask scheduler`` and our own; those without a rule are left as they
-        are.
-
-    Returns
-    -------
-    list of click.Parameter
-        Copies.
-    """
+    """Copy parameters so that they check their values; those without a rule stay as they are."""
     return [_checked(each) for each in parameters]
 
 

@@ -28,23 +28,15 @@ _GONE = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSettings:
-    """Arguments of a cluster on this machine.
+    """Arguments of a cluster on this machine."""
 
-    Parameters
-    ----------
-    cluster : dict
-        For `distributed.SpecCluster`.
-    scheduler : dict
-        For `distributed.Scheduler`.
-    workers : WorkerOptions
-        For all workers.
-    interface_prefix : str or None
-        Which of the machine's interfaces to plan with.
-    """
-
+    #: For `distributed.SpecCluster`
     cluster: dict[str, Any]
+    #: For `distributed.Scheduler`
     scheduler: dict[str, Any]
+    #: For all workers
     workers: WorkerOptions
+    #: Which of the machine's interfaces to plan with
     interface_prefix: str | None
 
     def scheduler_options(self, plan: Plan) -> dict[str, Any]:
@@ -58,11 +50,8 @@ class ClusterSettings:
 def sort_options(options: dict[str, Any]) -> ClusterSettings:
     """Sort the arguments of a cluster on this machine by who gets them.
 
-    Parameters
-    ----------
-    options : dict
-        Options of Dask's ``LocalCluster``, and those of `WorkerOptions`. Other options
-        are for nannies and workers.
+    Options that are neither those of Dask's ``LocalCluster`` nor those of `WorkerOptions` are for
+    nannies and workers.
 
     Raises
     ------

@@ -35,23 +35,15 @@ _PREFERRED, _BIND, _PREFERRED_MANY = 1, 2, 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pinning:
-    """Where a process may run, and where its memory comes from.
+    """Where a process may run, and where its memory comes from."""
 
-    Parameters
-    ----------
-    owner : str
-        Whose it is, for messages.
-    cpus : frozenset of int
-        CPUs by number of the operating system; empty to leave the affinity as it is.
-    memory_nodes : tuple of int
-        NUMA nodes; empty to leave the policy as it is.
-    memory_policy : {"prefer", "bind", "none"}
-        How strictly memory comes from these nodes.
-    """
-
+    #: Whose it is, for messages
     owner: str
+    #: CPUs by number of the operating system; empty to leave the affinity as it is
     cpus: frozenset[int] = frozenset()
+    #: NUMA nodes; empty to leave the policy as it is
     memory_nodes: tuple[int, ...] = ()
+    #: How strictly memory comes from these nodes
     memory_policy: MemoryPolicy = "prefer"
 
     def __post_init__(self) -> None:
@@ -64,10 +56,7 @@ class Pinning:
     def on_this_thread(self) -> Iterator[str | None]:
         """Take CPUs and memory on for a while, on the calling thread alone.
 
-        Yields
-        ------
-        str or None
-            Why the memory policy could not be set; the CPUs are set all the same.
+        Yields why the memory policy could not be set; the CPUs are set all the same.
 
         Raises
         ------
@@ -87,12 +76,7 @@ class Pinning:
             os.sched_setaffinity(0, cpus_before)
 
     def check(self) -> str | None:
-        """Find out whether it can be had here, on a thread made for it.
-
-        Returns
-        -------
-        str or None
-            Why the memory policy cannot be set.
+        """Try it on a thread made for that, and return why the memory policy cannot be set.
 
         Raises
         ------
@@ -196,10 +180,7 @@ class PinnedProcess(SpawnProcess):
     def start(self) -> None:
         """Start the process; other threads of this one are left where they are.
 
-        Raises
-        ------
-        ConfigError
-            If a CPU may not be used here; nothing is started.
+        `ConfigError` if a CPU may not be used here; nothing is started.
         """
         # The first spawn would start it, and it would be pinned as that process is.
         resource_tracker.ensure_running()

@@ -23,13 +23,7 @@ __all__ = ["choose_machine", "choose_plan", "interfaces", "read_plan", "specs_th
 
 
 def choose_machine(machine: Machine | str | os.PathLike[str] | None) -> Machine:
-    """Take a machine as given, read one that was recorded, or look at this one.
-
-    Parameters
-    ----------
-    machine : Machine, path or None
-        A path names a file that `backhaul.topology.load` reads.
-    """
+    """Take a machine as given, read the file of one that was recorded, or look at this one."""
     if machine is None:
         return discover()
     return machine if isinstance(machine, Machine) else load(Path(machine))
@@ -109,21 +103,9 @@ def choose_plan(
 
 
 def specs_that_can_start(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
-    """Make the specs of a plan's workers, once it is clear that this process may start them.
+    """Make the `worker_specs` of a plan, once it is clear that this process may start them.
 
     Where memory policies are not permitted there is one warning, and workers do without.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of the machine that they will run on.
-    options : WorkerOptions
-        Their common options.
-
-    Returns
-    -------
-    dict of str to dict
-        As `worker_specs` returns them.
 
     Raises
     ------

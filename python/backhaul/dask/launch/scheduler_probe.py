@@ -37,25 +37,8 @@ async def reach_scheduler(
 ) -> str | None:
     """Wait until a scheduler answers, and look whether the names of workers are free there.
 
-    Parameters
-    ----------
-    address : str
-        Where it should be.
-    protocol : str
-        The protocol to speak with it, if it listens.
-    security : Security
-        For the connection.
-    names : sequence of str
-        Of the workers to be.
-    timeout_s : float
-        When to give up, in seconds.
-    say : callable
-        Called with each line of progress.
-
-    Returns
-    -------
-    str or None
-        Its address for the protocol; None if a signal has come meanwhile.
+    `say` is called with each line of progress. Returns its address for the protocol; None if a
+    signal has come meanwhile.
 
     Raises
     ------
@@ -154,18 +137,7 @@ def _refuse_taken(address: str, workers: dict[str, Any], names: Sequence[str]) -
 
 
 def root_cause(error: BaseException) -> str:
-    """Say in one line what an error came from.
-
-    Parameters
-    ----------
-    error : BaseException
-        An error, with its causes.
-
-    Returns
-    -------
-    str
-        The text of the innermost one that has any.
-    """
+    """Say in one line what an error came from: the text of its innermost cause that has any."""
     text = ""
     cause: BaseException | None = error
     while cause is not None:

@@ -30,19 +30,10 @@ class WorkerFailed(Exception):
 async def run_workers(
     address: str, specs: Mapping[str, Spec], *, say: Callable[[str], None]
 ) -> None:
-    """Start workers, stay until they have ended, and leave none behind.
+    """Start workers by their `worker_specs`, stay until they have ended, and leave none behind.
 
     SIGINT and SIGTERM end them in good order, at any time; a second one ends this process
-    immediately, and with it every worker.
-
-    Parameters
-    ----------
-    address : str
-        Of the scheduler.
-    specs : mapping of str to dict
-        As `worker_specs` returns them.
-    say : callable
-        Called with each line of progress.
+    immediately, and with it every worker. `say` is called with each line of progress.
 
     Raises
     ------

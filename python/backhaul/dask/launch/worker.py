@@ -157,25 +157,11 @@ def plan_from_options(
     nthreads: int = 0,
     interface: str | None = None,
 ) -> tuple[Machine | None, Plan]:
-    """Make the plan that a command line asks for.
+    """Make the plan that a command line asks for; its machine is None if the plan was read.
 
-    Parameters
-    ----------
-    policy, machine, plan_file, gpus
-        As in `PLAN_OPTIONS`.
-    n_workers : str, optional
-        As for ``dask worker``: a number, a negative one to leave CPUs out, or ``auto``.
-    nthreads : int
-        Threads of each worker; 0 for the plan's.
-    interface : str, optional
-        Prefix of the interfaces to choose from.
-
-    Returns
-    -------
-    machine : Machine or None
-        The machine of the plan; None if the plan was read.
-    plan : Plan
-        The plan.
+    The first four are those of `PLAN_OPTIONS`. `n_workers` is a number, a negative one to leave
+    CPUs out, or ``auto``, as for ``dask worker``; `nthreads` is 0 for the threads of the plan, and
+    `interface` a prefix of the interfaces to choose from.
 
     Raises
     ------

@@ -28,72 +28,41 @@ Spec = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
-    """Options that all workers of a cluster share, besides those of the plan for each.
+    """Options that all workers of a cluster share, besides those of the plan for each."""
 
-    Parameters
-    ----------
-    protocol : str
-        Protocol between workers, without ``://``.
-    host : str, optional
-        Host or address to listen on.
-    interface : str, optional
-        Network interface to listen on, the same for all.
-    planned_interfaces : bool
-        Whether each worker listens on the interface that the plan gives it, if it gives one; those
-        without fall back on `host` and `interface`.
-    memory_limit : str, float, int or None
-        As for `distributed.Worker`; ``"auto"`` is what the plan says.
-    memory_policy : {"prefer", "bind", "none"}
-        How strictly memory comes from the plan's NUMA nodes.
-    pin : bool
-        Whether workers are kept on the plan's CPUs and NUMA nodes.
-    env : mapping of str to str
-        Environment variables for all; they win over the plan's.
-    resources : mapping of str to float, list of int or list of list of int
-        Resources for all, see `backhaul.dask.resource_pools.declarations`; they win over the
-        plan's.
-    worker_class : type, optional
-        A class of nannies, or the class of workers that nannies make.
-    device_limit : DeviceBytes or None
-        Most memory of its GPU that a worker's results may take before they move to the host.
-    log_spilling : bool
-        Whether these moves are logged.
-    nanny : mapping of str to object
-        Any further arguments of `distributed.Nanny` and of its worker.
-    by_name : mapping of str to mapping
-        Arguments for single workers, by name; they win over everything else.
-    """
-
+    #: Protocol between workers, without ``://``
     protocol: str = "backhaul"
+    #: Host or address to listen on
     host: str | None = None
+    #: Network interface to listen on, the same for all
     interface: str | None = None
+    #: Whether each worker listens on the interface that the plan gives it, if it gives one; those
+    #: without fall back on `host` and `interface`
     planned_interfaces: bool = False
+    #: As for `distributed.Worker`; ``"auto"`` is what the plan says
     memory_limit: str | float | None = "auto"
+    #: How strictly memory comes from the plan's NUMA nodes
     memory_policy: MemoryPolicy = "prefer"
+    #: Whether workers are kept on the plan's CPUs and NUMA nodes
     pin: bool = True
+    #: Environment variables for all; they win over the plan's
     env: Mapping[str, str] = field(default_factory=dict)
+    #: Resources for all, see `backhaul.dask.resource_pools.declarations`; they win over the plan's
     resources: Mapping[str, Any] = field(default_factory=dict)
+    #: A class of nannies, or the class of workers that nannies make
     worker_class: type[Nanny] | type[Worker] | None = None
+    #: Most memory of its GPU that a worker's results may take before they move to the host
     device_limit: DeviceBytes | None = None
+    #: Whether these moves are logged
     log_spilling: bool = False
+    #: Any further arguments of `distributed.Nanny` and of its worker
     nanny: Mapping[str, Any] = field(default_factory=dict)
+    #: Arguments for single workers, by name; they win over everything else
     by_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def worker_specs(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
-    """Say what to start, and where, for each worker of a plan.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of the machine that they will run on.
-    options : WorkerOptions
-        Their common options.
-
-    Returns
-    -------
-    dict of str to dict
-        A spec of `distributed.SpecCluster` for each worker, by name, in the plan's order.
+    """Make a spec of `distributed.SpecCluster` for each worker of a plan, by name, in its order.
 
     Raises
     ------

@@ -136,10 +136,7 @@ class _Packed(bytes):
 class _Packing:
     """Function that `dask.local.get_async` calls, here with tasks and data, there with results.
 
-    Parameters
-    ----------
-    dumps : callable or None
-        How objects become bytes; by default as `dask.multiprocessing.get` does it.
+    Without `dumps`, objects become bytes as `dask.multiprocessing.get` makes them.
     """
 
     def __init__(self, dumps: Any = None) -> None:

@@ -36,15 +36,7 @@ _PLAIN = Needs({})
 def asked_in(dsk: Any) -> Asked | None:
     """Find what the tasks of a graph ask for; None if they ask for nothing but a thread each.
 
-    Parameters
-    ----------
-    dsk : mapping or expression
-        As a ``get`` of Dask's is given it.
-
-    Raises
-    ------
-    ConfigError
-        If an annotation asks for what cannot be.
+    `ConfigError` if an annotation asks for what cannot be.
     """
     annotated = _annotations(dsk)
     if not annotated and not anyone_asks():
@@ -62,37 +54,21 @@ def asked_in(dsk: Any) -> Asked | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """A graph, and what its tasks ask for.
+    """A graph, and what its tasks ask for."""
 
-    Parameters
-    ----------
-    graph : mapping
-        The graph.
-    needs : dict
-        By key, for those that ask for something.
-    is_annotated : bool
-        Whether some of it is known by the key alone, so that tasks must keep theirs.
-    """
-
+    #: The graph
     graph: Mapping[Any, Any]
+    #: By key, for those that ask for something
     needs: dict[Any, Needs]
+    #: Whether some of it is known by the key alone, so that tasks must keep theirs
     is_annotated: bool
 
 
 def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
-    """Say what a local scheduler has.
+    """Say what a local scheduler has: its resources, or what ``backhaul.resources`` says.
 
-    Parameters
-    ----------
-    resources : mapping or None
-        As a keyword has it; None for what ``backhaul.resources`` says.
-    cpus : int
-        Threads or processes, unless ``CPU`` says otherwise.
-
-    Raises
-    ------
-    ConfigError
-        If it makes no sense.
+    `cpus` are its threads or processes, unless ``CPU`` says otherwise. `ConfigError` if it makes no
+    sense.
     """
     given = resources if resources is not None else dask.config.get("backhaul.resources", None)
     declared = resolved(checked(given))
@@ -107,12 +83,7 @@ class _Outcome:
     """Future for `dask.local.get_async`: a callback, and then the result.
 
     One of ``concurrent.futures`` has a condition of its own, which would cost more than all else
-    that is done here for a task.
-
-    Parameters
-    ----------
-    lock : Lock
-        Held while it changes.
+    that is done here for a task. The lock is held while it changes.
     """
 
     __slots__ = ("_callback", "_error", "_is_done", "_lock", "_value")
@@ -169,13 +140,7 @@ class _Waiting:
 
 
 class _Queue:
-    """The tasks at the gate that ask for the same.
-
-    Parameters
-    ----------
-    needs : Needs
-        The request.
-    """
+    """The tasks at the gate that ask for the same."""
 
     __slots__ = ("heap", "is_blocked", "needs", "request")
 

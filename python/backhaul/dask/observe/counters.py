@@ -77,33 +77,22 @@ Sizes: TypeAlias = dict[int, Counts]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Data that one process has sent to this one over one lane.
+    """Data that one process has sent to this one over one lane."""
 
-    Parameters
-    ----------
-    process : str or None
-        The sender, as its `process_token` says; None for the sum over processes of a host that are
-        long gone.
-    pid : int
-        Its process id, in its own namespace.
-    host : str
-        Address of its host.
-    lane : str
-        ``inproc``, ``shm``, ``ucx`` or ``tcp``.
-    sizes : dict of int to Counts
-        The counts by class of sizes.
-    links : bytes
-        How fast it came, as `backhaul._native.Links.report` takes it.
-    connections : int
-        Open connections.
-    """
-
+    #: The sender, as its `process_token` says; None for the sum over processes of a host that are
+    #: long gone
     process: str | None
+    #: Its process id, in its own namespace
     pid: int
+    #: Address of its host
     host: str
+    #: ``inproc``, ``shm``, ``ucx`` or ``tcp``
     lane: str
+    #: The counts by class of sizes
     sizes: Sizes
+    #: How fast it came, as `backhaul._native.Links.report` takes it
     links: bytes = b""
+    #: Open connections
     connections: int = 0
 
 
@@ -139,13 +128,7 @@ SIZE_CLASSES: dict[int, str] = _names(SIZE_CLASSES_BYTES_MIN)
 
 
 def process_flows() -> list[Flow]:
-    """Read what this process has received, in all contexts of its comms.
-
-    Returns
-    -------
-    list of Flow
-        One for each process and lane.
-    """
+    """Read what this process has received, in all contexts, by process and lane."""
     found: dict[tuple[str | None, str, str], Flow] = {}
     for context in contexts():
         for flow in context.flows():
@@ -192,11 +175,6 @@ class Reporter:
     host, lane, sizes]``, and sizes are a list of ``[bytes_min, messages, nbytes, lent_bytes,
     seconds]``. In ``links`` are the estimates of each of these flows, 13 bytes for each memory and
     class of sizes, as `Flow.links` has them.
-
-    Parameters
-    ----------
-    read : callable, optional
-        Gives the flows.
     """
 
     read: Callable[[], list[Flow]] = process_flows
@@ -204,13 +182,7 @@ class Reporter:
     _reported: dict[tuple[str | None, str], int] = field(default_factory=dict)
 
     def __call__(self, *, changed_max: int | None = CHANGED_MAX) -> Report:
-        """Make a report; it counts as sent.
-
-        Parameters
-        ----------
-        changed_max : int or None
-            Most flows to tell because they have changed; None for all.
-        """
+        """Make a report, with at most so many changed flows; it counts as sent."""
         flows = self.read()
         known: dict[tuple[str | None, str], Flow] = {
             (flow.process, flow.lane): flow for flow in flows if flow.process

@@ -70,26 +70,7 @@ def install(
     history: TransferHistory,
     exchanges: ExchangeAccount,
 ) -> bool:
-    """Add the page to a scheduler's dashboard; does nothing if it has none.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler, in its event loop.
-    ledger : callable
-        Returns the ledger as it is now.
-    links : LinkAccount
-        Estimates of links.
-    history : TransferHistory
-        Bytes of the last minutes.
-    exchanges : ExchangeAccount
-        Counts of the last exchanges.
-
-    Returns
-    -------
-    bool
-        Whether there is a page now.
-    """
+    """Add the page to a scheduler's dashboard; does nothing, and returns False, if it has none."""
     # Where Dask shows a dashboard, it has imported this.
     if "distributed.dashboard.scheduler" not in sys.modules:
         logger.info("No page %s: the dashboard is switched off, or bokeh is missing", PAGE)
@@ -165,13 +146,7 @@ def _templates() -> Environment:
 
 
 class Page:
-    """The page in one browser.
-
-    Parameters
-    ----------
-    views : sequence of View
-        Its parts, from the top.
-    """
+    """The page in one browser, with its views from the top."""
 
     def __init__(self, views: Sequence[View]) -> None:
         from bokeh.layouts import column

@@ -25,29 +25,20 @@ EXCHANGES_MAX: Final = 16
 
 @dataclass
 class ExchangeCounts:
-    """Counts of one exchange, or of all.
+    """Counts of one exchange, or of all."""
 
-    Parameters
-    ----------
-    blocks, block_bytes : int
-        Blocks in shared memory.
-    file_blocks, file_bytes : int
-        Blocks in files.
-    outputs, output_rows : int
-        Output partitions that were made, and their rows.
-    output_rows_max : int
-        Rows of the largest output partition.
-    chunks, chunk_bytes : int
-        Chunks of arrays that were assembled.
-    """
-
+    #: Blocks in shared memory
     blocks: int = 0
     block_bytes: int = 0
+    #: Blocks in files
     file_blocks: int = 0
     file_bytes: int = 0
+    #: Output partitions that were made, and their rows
     outputs: int = 0
     output_rows: int = 0
+    #: Rows of the largest output partition
     output_rows_max: int = 0
+    #: Chunks of arrays that were assembled
     chunks: int = 0
     chunk_bytes: int = 0
 
@@ -99,17 +90,7 @@ class ExchangeCounters:
         self._by_name: OrderedDict[str, ExchangeCounts] = OrderedDict()
 
     def note_block(self, token: str, nbytes: int, *, in_file: bool) -> None:
-        """Count a block of an exchange.
-
-        Parameters
-        ----------
-        token : str
-            Name of the exchange; a side of a merge follows after a hyphen.
-        nbytes : int
-            Size of the block.
-        in_file : bool
-            Whether the block is in a file.
-        """
+        """Count a block of an exchange; a side of a merge follows after a hyphen in its token."""
         with self._lock:
             for counts in (self._total, self._of(token)):
                 counts.add_block(nbytes, in_file=in_file)
@@ -154,15 +135,7 @@ class ExchangeAccount:
         self._by_name: OrderedDict[str, dict[str, ExchangeCounts]] = OrderedDict()
 
     def note(self, worker: str, report: Iterable[Iterable[Any]]) -> None:
-        """Keep what a worker has reported.
-
-        Parameters
-        ----------
-        worker : str
-            Its address.
-        report : iterable
-            As `ExchangeCounters.report` makes it.
-        """
+        """Keep the report of a worker, as `ExchangeCounters.report` makes it."""
         for name, *values in report:
             counts = ExchangeCounts(*map(int, values))
             of_workers = self._by_name.setdefault(str(name), {})

@@ -17,13 +17,7 @@ _HEADS = ("exchange", "blocks", "bytes", "in files", "outputs", "rows", "largest
 
 
 class ExchangeView:
-    """The table in one browser; empty until there is an exchange.
-
-    Parameters
-    ----------
-    account : ExchangeAccount
-        Counts on the scheduler.
-    """
+    """The table in one browser; empty until there is an exchange."""
 
     def __init__(self, account: ExchangeAccount) -> None:
         from bokeh.models.widgets import Div
@@ -41,13 +35,7 @@ class ExchangeView:
 
 
 def exchange_table(exchanges: Mapping[str, ExchangeCounts]) -> str:
-    """Write the table.
-
-    Parameters
-    ----------
-    exchanges : mapping
-        Counts by name, in the order of the rows.
-    """
+    """Write the table of counts by name, in the order of the rows."""
     heads = "".join(f"<th{_class(at)}>{head}</th>" for at, head in enumerate(_HEADS))
     lines = "".join(
         "<tr>"

@@ -17,13 +17,7 @@ _LENT_ALPHA = 0.4
 
 
 class HistoryView:
-    """The history in one browser: a bar for each interval, stacked by lane.
-
-    Parameters
-    ----------
-    history : TransferHistory
-        The history on the scheduler.
-    """
+    """The history in one browser: a bar for each interval, stacked by lane."""
 
     def __init__(self, history: TransferHistory) -> None:
         from bokeh.layouts import column

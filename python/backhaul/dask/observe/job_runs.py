@@ -15,27 +15,18 @@ DISK: Final = frozenset({"disk-read", "disk-write"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a task that ended well.
+    """One run of a task that ended well."""
 
-    Parameters
-    ----------
-    key, prefix : str
-        Key of the task and its prefix.
-    worker : str
-        Address of the worker.
-    thread : int or None
-        Thread that ran the task.
-    nbytes : int
-        Size of the result, in bytes.
-    actions : tuple of (str, float, float)
-        Name, begin and end of each action, in seconds since the epoch.
-    """
-
+    #: Key of the task and its prefix
     key: str
     prefix: str
+    #: Address of the worker
     worker: str
+    #: Thread that ran the task
     thread: int | None
+    #: Size of the result, in bytes
     nbytes: int
+    #: Name, begin and end of each action, in seconds since the epoch
     actions: tuple[tuple[str, float, float], ...]
 
     @cached_property

@@ -27,18 +27,10 @@ def export(
     attributes: Mapping[str, Any],
     provider: TracerProvider | None,
 ) -> int:
-    """Write the spans of a job, and return how many there are.
+    """Write the spans of a job of at least one run, and return how many there are.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of the job; at least one.
-    sites : mapping of str to Site
-        The workers, by address.
-    attributes : mapping of str to object
-        Attributes of the span of the job.
-    provider : TracerProvider or None
-        Provider of the tracer; None for the one of the process.
+    The workers are by address; the attributes are those of the span of the job. Without a provider
+    of the tracer, it is the one of the process.
 
     Raises
     ------

@@ -12,21 +12,10 @@ __all__ = ["chrome_trace"]
 
 
 def chrome_trace(runs: Sequence[Run], sites: Mapping[str, Site]) -> dict[str, Any]:
-    """Lay runs out as a trace: a process for each worker, a row for each thread.
+    """Lay runs, at least one, out as a trace: a process for each worker, a row for each thread.
 
-    Transfers and reads and writes of spilled results overlap, and have rows of their own.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of the job; at least one.
-    sites : mapping of str to Site
-        The workers, by address.
-
-    Returns
-    -------
-    dict
-        For JSON: complete events, in microseconds from the begin of the job.
+    Transfers and reads and writes of spilled results overlap, and have rows of their own. Events
+    are complete, in microseconds from the begin of the job. The workers are by address.
     """
     begin_s = min(run.start_s for run in runs)
     pids = {address: pid for pid, address in enumerate(sites, 1)}

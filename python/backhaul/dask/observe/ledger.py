@@ -27,28 +27,19 @@ _LinkKey: TypeAlias = tuple[str, str, str]
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """Data that one process has received from another over one lane.
+    """Data that one process has received from another over one lane."""
 
-    Parameters
-    ----------
-    receiver, sender : str
-        Tokens of the processes.
-    lane : str
-        The lane.
-    sender_name : str
-        Name of the sender if no worker is in it.
-    first_s, last_s : float
-        When something was first, and last, heard to have come, in seconds since the epoch.
-    sizes : dict of int to Counts
-        The counts by class of sizes.
-    """
-
+    #: Tokens of the processes
     receiver: str
     sender: str
+    #: The lane
     lane: str
+    #: Name of the sender if no worker is in it
     sender_name: str
+    #: When something was first, and last, heard to have come, in seconds since the epoch
     first_s: float
     last_s: float
+    #: The counts by class of sizes
     sizes: Sizes = field(default_factory=dict)
     _recent_bytes: float = 0.0
 
@@ -69,33 +60,23 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Data over one link in messages of one class of sizes.
+    """Data over one link in messages of one class of sizes."""
 
-    Parameters
-    ----------
-    receiver, sender : str
-        Addresses of workers or of the scheduler. A process with several workers has that of one of
-        them and how many more there are; one with none has its process id and host.
-    lane : str
-        The lane.
-    bytes_min : int
-        The class of sizes, by its smallest message, in bytes.
-    counts : Counts
-        The counts.
-    first_s, last_s : float
-        When something was first, and last, heard to have come over the link, in seconds since the
-        epoch.
-    present : bool
-        Both are part of the cluster now.
-    """
-
+    #: Addresses of workers or of the scheduler. A process with several workers has that of one of
+    #: them and how many more there are; one with none has its process id and host
     receiver: str
     sender: str
+    #: The lane
     lane: str
+    #: The class of sizes, by its smallest message, in bytes
     bytes_min: int
+    #: The counts
     counts: Counts
+    #: When something was first, and last, heard to have come over the link, in seconds since the
+    #: epoch
     first_s: float
     last_s: float
+    #: Both are part of the cluster now
     present: bool
 
 

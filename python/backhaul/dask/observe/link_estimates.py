@@ -36,10 +36,7 @@ _DEVICE = (6e9, 1.134e-6)
 class LinkAccount:
     """Feeds the table of links of one scheduler.
 
-    Parameters
-    ----------
-    links_max : int
-        Most pairs of processes that have rows of their own.
+    At most `links_max` pairs of processes have rows of their own.
     """
 
     def __init__(self, links_max: int) -> None:
@@ -91,15 +88,10 @@ class LinkAccount:
                 )
 
     def keep(self, addresses: Collection[str], *, thoroughly: bool = False) -> None:
-        """Forget the workers that are not among some.
+        """Forget the workers that are not among some addresses.
 
-        Parameters
-        ----------
-        addresses : collection of str
-            The workers that are there.
-        thoroughly : bool, default False
-            Look also if there are no more workers of Backhaul than of all, or it is not the turn of
-            that.
+        Looks `thoroughly` also if there are no more workers of Backhaul than of all, or it is not
+        the turn of that.
         """
         self._looks += 1
         is_due = self._looks % _LOOKS == 0

@@ -46,13 +46,7 @@ _NOTHING = Counts(0, 0, 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker as the scheduler knows it.
-
-    Parameters
-    ----------
-    address, host, name : str
-        Its address, the host part of it, and the name that it was given.
-    """
+    """A worker as the scheduler knows it: the host of its address, and the name it was given."""
 
     address: str
     host: str
@@ -61,24 +55,16 @@ class Peer:
 
 @dataclass(slots=True)
 class Cell:
-    """Data that one receiver got from one sender.
+    """Data that one receiver got from one sender."""
 
-    Parameters
-    ----------
-    row, column : int
-        Numbers of receiver and sender.
-    lanes : dict of str to dict of int to Counts
-        By lane, by class of sizes.
-    recent_bytes_per_s : float
-        Recent rate, in bytes per second of the wall clock.
-    expected : str
-        Expectation of the next message, for people; ``""`` if unknown.
-    """
-
+    #: Numbers of receiver and sender
     row: int
     column: int
+    #: By lane, by class of sizes
     lanes: dict[str, Sizes] = field(default_factory=dict)
+    #: Recent rate, in bytes per second of the wall clock
     recent_bytes_per_s: float = 0.0
+    #: Expectation of the next message, for people; ``""`` if unknown
     expected: str = ""
 
     @property
@@ -112,35 +98,23 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Matrix to show.
+    """Matrix to show."""
 
-    Parameters
-    ----------
-    labels : list of str
-        Name of each row and column.
-    titles : list of str
-        The same at full length.
-    bounds : list of int
-        Numbers of the rows with which another host begins.
-    cells : list of Cell
-        Those in which anything came.
-    by_host : bool
-        Rows and columns are hosts.
-    left_out : int
-        Hosts for which there was no room.
-    hosts : list of str
-        Host of each row and column.
-    workers : dict of str to int
-        Number of workers of each host.
-    """
-
+    #: Name of each row and column
     labels: list[str]
+    #: The same at full length
     titles: list[str]
+    #: Numbers of the rows with which another host begins
     bounds: list[int]
+    #: Those in which anything came
     cells: list[Cell]
+    #: Rows and columns are hosts
     by_host: bool
+    #: Hosts for which there was no room
     left_out: int
+    #: Host of each row and column
     hosts: list[str]
+    #: Number of workers of each host
     workers: dict[str, int]
 
     def lanes(self) -> dict[str, Sizes]:
@@ -155,18 +129,9 @@ class Matrix:
 def matrix_of(
     ledger: Ledger, peers: Sequence[Peer], now_s: float, *, workers_max: int = WORKERS_MAX
 ) -> Matrix:
-    """Lay out what a ledger knows of some workers.
+    """Lay out what a ledger knows of the workers that are there, at a time since the epoch.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        The ledger.
-    peers : sequence of Peer
-        The workers that are there.
-    now_s : float
-        Seconds since the epoch.
-    workers_max : int
-        More workers than this are summed up by host.
+    More workers than `workers_max` are summed up by host.
     """
     by_name = _by_process(ledger, peers)
     by_host = len(by_name) > workers_max
@@ -206,25 +171,17 @@ def matrix_of(
 
 @dataclass(slots=True)
 class HostRow:
-    """Sums over the workers of one host.
+    """Sums over the workers of one host."""
 
-    Parameters
-    ----------
-    host : str
-        The host.
-    workers : int
-        Number of its workers.
-    received, sent, within : Counts
-        Messages from other hosts, to other hosts, and between workers of the host.
-    recent_bytes_per_s : float
-        Recent rate of what its workers receive, in bytes per second of the wall clock.
-    """
-
+    #: The host
     host: str
+    #: Number of its workers
     workers: int
+    #: Messages from other hosts, to other hosts, and between workers of the host
     received: Counts = _NOTHING
     sent: Counts = _NOTHING
     within: Counts = _NOTHING
+    #: Recent rate of what its workers receive, in bytes per second of the wall clock
     recent_bytes_per_s: float = 0.0
 
     @property
@@ -321,10 +278,7 @@ def _sum(sizes: Sizes) -> Counts:
 def size_rows(matrix: Matrix) -> list[tuple[str, str, Counts, float]]:
     """Sum up a matrix by lane and class of sizes.
 
-    Returns
-    -------
-    list of tuple
-        Lane, name of the class, counts, and the rate as `moved_bytes_per_s` returns it.
+    A row has lane, name of the class, counts, and the rate as `moved_bytes_per_s` returns it.
     """
     return [
         (lane, SIZE_CLASSES[bytes_min], counts, moved_bytes_per_s({bytes_min: counts}))

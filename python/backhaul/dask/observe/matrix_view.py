@@ -33,10 +33,7 @@ _COLUMNS = (
 class MatrixView:
     """The matrix in one browser.
 
-    Parameters
-    ----------
-    look : callable
-        Returns the matrix as it is now: of hosts if its argument is true, and else of workers.
+    `look` returns the matrix as it is now: of hosts if its argument is true, and else of workers.
     """
 
     def __init__(self, look: Callable[[bool], Matrix]) -> None:

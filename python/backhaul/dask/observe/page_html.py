@@ -129,15 +129,7 @@ def head(matrix: Matrix) -> str:
 
 
 def sums(matrix: Matrix, *, with_letters: bool) -> str:
-    """Write the tables beside the matrix, and what they mean.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        The matrix.
-    with_letters : bool
-        Lanes are letters there, which are explained.
-    """
+    """Write the tables beside the matrix, and what they mean, also the letters of lanes there."""
     short = (
         "In small cells <b>S</b> is shm, <b>T</b> tcp or tls, <b>U</b> ucx, <b>I</b> inproc. "
         if with_letters
@@ -156,17 +148,7 @@ def sums(matrix: Matrix, *, with_letters: bool) -> str:
 def history_legend(
     rates: Mapping[tuple[str, bool], Sequence[float]], interval_s: float, lent_alpha: float
 ) -> str:
-    """Write the title of the history, with its colours and sums.
-
-    Parameters
-    ----------
-    rates : mapping of tuple of str and bool to sequence of float
-        As `TransferHistory.rates` returns them.
-    interval_s : float
-        Length of an interval, in seconds.
-    lent_alpha : float
-        Opacity of lent bytes.
-    """
+    """Write the title of the history, with its colours and sums, of `TransferHistory.rates`."""
     keys = "".join(
         f'<span class="whole"><span class="key" style="background:{LANE_COLORS.get(lane, "#555")};'
         f'opacity:{lent_alpha if is_lent else 1}"></span>{html.escape(lane)}'

@@ -111,22 +111,10 @@ def summarized(
     table_of: Callable[[pd.DataFrame, Processes], pd.DataFrame],
     processes: Processes,
 ) -> pd.DataFrame:
-    """Return a frame that shows its summary.
+    """Return a frame that shows its summary, made by `transfer_table` or `link_table`.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The frame.
-    table_of : callable
-        `transfer_table` or `link_table`.
-    processes : Processes
-        As `process_names` returns them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The same rows in a subclass, which has the method ``summary``. Copies, results of methods
-        and unpickled frames are of pandas' own class.
+    It has the same rows in a subclass with the method ``summary``. Copies, results of methods and
+    unpickled frames are of pandas' own class.
     """
     shown = _summarized_frame()(frame)
     shown.summarize_by(lambda rows: table_of(rows, processes))

@@ -72,17 +72,8 @@ def stragglers(runs: Iterable[Run]) -> list[Run]:
 def thread_time(runs: Sequence[Run], threads: Mapping[str, int]) -> dict[str, float]:
     """Divide the time of all threads, from the first action to the last, by its use.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of the job; at least one.
-    threads : mapping of str to int
-        Threads of each worker, by address; it has the worker of each run.
-
-    Returns
-    -------
-    dict of str to float
-        Seconds by the names of `KINDS`.
+    There is at least one run; the threads of the worker of each run are by address. Returns seconds
+    by the names of `KINDS`.
     """
     workers = {address: _Worker(count) for address, count in threads.items()}
     spent = dict.fromkeys(KINDS, 0.0)

@@ -33,14 +33,9 @@ class TransferHistory:
         self._intervals: deque[_Interval] = deque(maxlen=INTERVALS + 1)
 
     def note(self, gained: Mapping[str, Counts], now_s: float) -> None:
-        """Add messages that a worker has reported.
+        """Add messages by lane that a worker has received since its last report.
 
-        Parameters
-        ----------
-        gained : mapping of str to Counts
-            Messages since the last report, by lane.
-        now_s : float
-            Time of a clock that never goes back.
+        The time is that of a clock that never goes back.
         """
         number = int(now_s // INTERVAL_S)
         for lane, counts in gained.items():

@@ -83,18 +83,10 @@ def judge(
     spilled: Spilled = _NOTHING,
     links: Sequence[Link] = (),
 ) -> Verdict:
-    """Find the limit of a job.
+    """Find the limit of a job of at least one run.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of the job; at least one.
-    sites : mapping of str to Site
-        The workers, by address, those of all runs among them.
-    spilled : Spilled
-        Spilled results during the job.
-    links : sequence of Link
-        The links between workers.
+    The workers, those of all runs among them, are by address. `spilled` are the results that were
+    spilled during the job, and `links` those between workers.
     """
     spent = thread_time(runs, {address: site.threads for address, site in sites.items()})
     _add_spills(spent, runs, sites, spilled)

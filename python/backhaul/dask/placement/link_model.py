@@ -41,15 +41,8 @@ _MEASURED = frozenset({"process pair", "host pair", "class"})
 class LearnedLinks:
     """Asks a table of links about hosts.
 
-    Parameters
-    ----------
-    account : LinkAccount
-        The table.
-    take : callable
-        Gets bandwidths of NICs by number of the host, and of flows with their latencies:
-        `backhaul._native.Placement.set_hosts`.
-    clock : callable, optional
-        Seconds that never go back.
+    `take` gets bandwidths of NICs by number of the host, and of flows with their latencies:
+    `backhaul._native.Placement.set_hosts`.
     """
 
     def __init__(
@@ -68,17 +61,8 @@ class LearnedLinks:
     def refresh(self, hosts: Mapping[str, int], workers: Mapping[str, Sequence[str]]) -> bool:
         """Tell placement what has been learned since the last time, at most once a second.
 
-        Parameters
-        ----------
-        hosts : mapping of str to int
-            Number of each host.
-        workers : mapping of str to sequence of str
-            Addresses of the workers of each host that has some.
-
-        Returns
-        -------
-        bool
-            Whether there was something new.
+        The hosts have numbers, and the addresses of their workers. Tells whether there was
+        something new.
         """
         now_s = self._clock()
         if now_s < self._next_s or len(workers) > HOSTS_MAX:

@@ -34,22 +34,7 @@ BETA_PRIVATE = 1.5
 def install(scheduler: Scheduler) -> LinkPlacement | None:
     """Place the tasks of a scheduler by what links cost, while a core has its state.
 
-    Does nothing unless ``distributed.comm.backhaul.placement.enabled`` is true.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        Before or after it has started.
-
-    Returns
-    -------
-    LinkPlacement or None
-        The placement that is in force now.
-
-    Raises
-    ------
-    ValueError
-        If the configuration cannot be understood.
+    Does nothing, and returns None, unless ``distributed.comm.backhaul.placement.enabled`` is true.
     """
     found = scheduler.plugins.get(LinkPlacement.name)
     if isinstance(found, LinkPlacement):

@@ -18,21 +18,9 @@ _DEFAULT = "default"
 
 @contextlib.contextmanager
 def holding(worker: Worker, key: Any, lease: Lease) -> Iterator[str]:
-    """Show a lease to what is started meanwhile, and say which pool is to run it.
+    """Show a lease to what is started meanwhile, and yield the executor that is to run it.
 
-    Parameters
-    ----------
-    worker : distributed.Worker
-        The worker that lends.
-    key : key
-        Of a task that is about to be executed.
-    lease : Lease
-        The units that the task holds.
-
-    Yields
-    ------
-    str
-        Name of an executor of the worker. An annotation ``executor`` of the user's wins.
+    An annotation ``executor`` of the user's wins.
     """
     annotations = worker.state.tasks[key].annotations or {}
     token = current_lease.set(lease)

@@ -197,22 +197,7 @@ def set_current_device(lease: Lease) -> None:
 
 
 def device_of(unit: int, groups: Sequence[Sequence[int]], devices: int) -> int | None:
-    """Tell which device of a process a unit of ``GPU`` stands for.
-
-    Parameters
-    ----------
-    unit : int
-        Its id.
-    groups : sequence of sequence of int
-        All ids.
-    devices : int
-        How many devices there are.
-
-    Returns
-    -------
-    int or None
-        Number of the device; None if the unit stands for none.
-    """
+    """Return the number of the device that a unit of ``GPU`` stands for; None if there is none."""
     if devices == len(groups) and sum(map(len, groups)) > devices:
         return next((number for number, ids in enumerate(groups) if unit in ids), None)
     return unit if 0 <= unit < devices else None

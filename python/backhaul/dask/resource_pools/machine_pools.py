@@ -31,17 +31,8 @@ _NIC_KINDS: Final = ("ethernet", "infiniband")
 def resolved(declared: Declared, *, look: Callable[[], Machine] = discover) -> Declared:
     """Give the ids for each pool of which a worker is said to have all.
 
-    Parameters
-    ----------
-    declared : mapping
-        As `backhaul.dask.resource_pools.declarations.checked` returns it.
-    look : callable
-        Describes the machine; called only if there is such a pool.
-
-    Returns
-    -------
-    dict
-        The same with ids: GPUs in groups that NVLink connects, cores in groups of a NUMA node.
+    GPUs are in groups that NVLink connects, cores in groups of a NUMA node. `look` describes the
+    machine, and is called only if there is such a pool.
 
     Raises
     ------
@@ -62,15 +53,10 @@ def resolved(declared: Declared, *, look: Callable[[], Machine] = discover) -> D
 
 
 def coupled_here(declared: Declared, *, look: Callable[[], Machine] = discover) -> Coupled:
-    """Tell which units of a worker of this process are near to each other.
+    """Tell which units of a worker of this process are near to each other, as `coupled_by` does.
 
-    Parameters
-    ----------
-    declared : mapping
-        Its resources, with ids.
-    look : callable
-        Describes the machine; called only if two pools that it knows are declared by ids, or
-        several GPUs are.
+    `look` describes the machine, and is called only if two pools that it knows are declared by ids,
+    or several GPUs are.
     """
     ids = _ids(declared)
     if sum(name in ids for name in _KINDS) < 2 and sum(map(len, ids.get(GPU, ()))) < 2:
@@ -82,20 +68,9 @@ def coupled_here(declared: Declared, *, look: Callable[[], Machine] = discover) 
 def coupled_by(machine: Machine, declared: Declared, gpus: Sequence[Gpu]) -> Coupled:
     """Tell which units of a worker are near to each other on a machine.
 
-    Parameters
-    ----------
-    machine : Machine
-        Where it runs.
-    declared : mapping
-        Its resources, with ids. Ids that the machine does not have are near to nothing.
-    gpus : sequence of Gpu
-        GPUs in the order in which the process numbers them.
-
-    Returns
-    -------
-    dict
-        For each GPU and each NIC the cores that are near to it, and for each GPU the NICs to which
-        its way is the shortest, and what a byte takes to each other GPU.
+    Returns for each GPU and each NIC the cores that are near to it, and for each GPU the NICs to
+    which its way is the shortest, and what a byte takes to each other GPU. Ids that the machine
+    does not have are near to nothing. The GPUs are in the order in which the process numbers them.
     """
     groups = _ids(declared)
     ids = {name: [unit for group in each for unit in group] for name, each in groups.items()}
@@ -135,14 +110,9 @@ def _byte_s(machine: Machine, one: Gpu, other: Gpu) -> float:
 def visible_gpus(machine: Machine, visible: str | None = None) -> list[Gpu]:
     """List the GPUs of a machine in the order in which a process numbers them.
 
-    Parameters
-    ----------
-    machine : Machine
-        The machine.
-    visible : str, optional
-        Numbers or UUIDs with commas between them; by default ``CUDA_VISIBLE_DEVICES`` of this
-        process. As in CUDA, what follows the first that is not there is not seen. Numbers are taken
-        as NVML's, which are those of the PCI bus.
+    `visible` are numbers or UUIDs with commas between them; by default ``CUDA_VISIBLE_DEVICES`` of
+    this process. As in CUDA, what follows the first that is not there is not seen. Numbers are
+    taken as NVML's, which are those of the PCI bus.
     """
     if visible is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -27,13 +27,7 @@ _ENDING = frozenset((Status.closing, Status.closed, Status.failed))
 
 
 class RejoinLock:
-    """The lock of a pool for those that rejoin, before which a task takes a lease again.
-
-    Parameters
-    ----------
-    lock : Lock
-        The pool's own.
-    """
+    """The lock of a pool for those that rejoin, before which a task takes a lease again."""
 
     __slots__ = ("_lock",)
 

@@ -27,15 +27,7 @@ BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class RequestClass:
-    """One distinct request.
-
-    Parameters
-    ----------
-    needs : Needs
-        The request.
-    signature : int
-        Its number in the places.
-    """
+    """One distinct request, and its number in the places."""
 
     needs: Needs
     signature: int
@@ -58,13 +50,7 @@ class ResourceSpec(NamedTuple):
 
 
 class RequestIndex:
-    """The distinct requests of a scheduler's tasks.
-
-    Parameters
-    ----------
-    places : ResourcePlaces
-        Where each gets a number.
-    """
+    """The distinct requests of a scheduler's tasks; the places number them."""
 
     def __init__(self, places: ResourcePlaces) -> None:
         self._places = places
@@ -73,21 +59,11 @@ class RequestIndex:
         self._said: dict[Any, Needs] = {}
 
     def note(self, ts: TaskState, found: Needs | None, *, declares_cpu: bool) -> bool:
-        """Put what a task asks for where the scheduler and its worker look.
+        """Put what a new task asks for where the scheduler and its worker look.
 
-        Parameters
-        ----------
-        ts : TaskState
-            A new task, with its annotations.
-        found : Needs or None
-            The request of its functions.
-        declares_cpu : bool
-            Whether a worker has ``CPU`` as a resource of Dask's, which it then is.
-
-        Returns
-        -------
-        bool
-            Whether it asks for anything but one thread.
+        `found` is the request of its functions, and `declares_cpu` says whether a worker has
+        ``CPU`` as a resource of Dask's, which it then is. Tells whether the task asks for anything
+        but one thread.
         """
         annotations = ts.annotations or {}
         wanted = self.wanted(
@@ -110,14 +86,8 @@ class RequestIndex:
     ) -> ResourceSpec | None:
         """Say what a task asks for; None if it is for Dask alone to heed.
 
-        Parameters
-        ----------
-        annotations : mapping
-            All of the task's.
-        amounts : mapping of str to float
-            Resources that the annotations name.
-        found, declares_cpu
-            As for `note`.
+        `amounts` are resources that its annotations name; `found` and `declares_cpu` are those of
+        `note`.
 
         Raises
         ------

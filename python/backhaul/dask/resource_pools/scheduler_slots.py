@@ -42,18 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def install(scheduler: Scheduler) -> bool:
-    """Make a scheduler heed requests of tasks; again costs nothing.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        Before or after it has started.
-
-    Returns
-    -------
-    bool
-        Whether it does now.
-    """
+    """Make a scheduler heed requests of tasks, and tell whether it does now; idempotent."""
     if slots_of(scheduler) is not None:
         return True
     beside_max = beside_tasks_max()
@@ -76,12 +65,7 @@ def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
 class SchedulerSlots:
     """Requests of one scheduler's tasks, and the workers that can meet them.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    beside_max : int
-        Most concurrent tasks of a worker that take less than a thread.
+    At most `beside_max` concurrent tasks of a worker take less than a thread.
     """
 
     def __init__(self, scheduler: Scheduler, *, beside_max: int) -> None:
@@ -140,10 +124,7 @@ class SchedulerSlots:
     ) -> Any:
         """Read annotations as upstream does, and then what functions ask for.
 
-        Raises
-        ------
-        ConfigError
-            If a request is not possible; the client gets the error.
+        The client gets the `ConfigError` of a request that is not possible.
         """
         tasks = list(tasks)
         with_annotations = self._upstream_apply(
@@ -485,10 +466,7 @@ class SchedulerSlots:
     def activate(self, *, books: bool = True) -> None:
         """Take the place of whatever decides, from the first task on that asks for something.
 
-        Parameters
-        ----------
-        books : bool
-            Whether the tasks that workers have hold what they ask for.
+        `books` says whether the tasks that workers have hold what they ask for.
         """
         if self.is_active:
             return
@@ -549,14 +527,9 @@ class SchedulerSlots:
     def resume(self, kept_worker: str | None, served: Iterable[str], *, drains: bool) -> None:
         """Decide again, with the tasks of a core.
 
-        Parameters
-        ----------
-        kept_worker : str or None
-            Address of the worker that is kept for a request that waited for long.
-        served : iterable of str
-            Addresses of workers that were sent tasks, the one served longest ago first.
-        drains : bool
-            Whether tasks that wait may be sent.
+        `kept_worker` is the address of the worker that is kept for a request that waited for long;
+        `served` has the addresses of workers that were sent tasks, the one served longest ago
+        first. `drains` says whether tasks that wait may be sent.
         """
         workers = self.scheduler.workers
         if self.starvation.kept is not None:

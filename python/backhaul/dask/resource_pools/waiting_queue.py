@@ -61,13 +61,7 @@ class WaitingLine:
         self._members.pop(id(ts), None)
 
     def peek(self) -> TaskState:
-        """Give the first task.
-
-        Raises
-        ------
-        IndexError
-            If there is none.
-        """
+        """Give the first task; `IndexError` if there is none."""
         while id(self._heap[0][2]) not in self._members:
             heapq.heappop(self._heap)
         return self._heap[0][2]

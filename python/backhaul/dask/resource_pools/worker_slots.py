@@ -138,11 +138,7 @@ class WorkerSlots:
         """Take leases for as many ready tasks as there are slots for, in order of priority.
 
         Tasks that units are reserved for come first: free units of these are idle until they start.
-
-        Returns
-        -------
-        dict
-            Recommendations for the state machine.
+        Returns recommendations for the state machine.
         """
         self._follow(state.total_resources)
         recs: dict[Any, str] = {}
@@ -200,16 +196,9 @@ class WorkerSlots:
     def take_again(self, ts: Any, lease: Lease, tell: Callable[[], object]) -> None:
         """Lend again to a task that has seceded, as soon as what it asks for is free.
 
-        Such a task runs already, so it comes before those that wait, from `hear_who_asks` on.
-
-        Parameters
-        ----------
-        ts : TaskState or None
-            The task; None if the worker does not know it any more.
-        lease : Lease
-            Its earlier lease, which is over.
-        tell : callable
-            Called when it holds it again, or never will: the lease says so.
+        Such a task runs already, so it comes before those that wait, from `hear_who_asks` on. The
+        task is None if the worker does not know it any more; the lease is over. `tell` is called
+        when the task holds the lease again, or never will: the lease says so.
         """
         if ts is None or not lease.is_over or ts.key in self._returning or ts.key in self._asking:
             tell()

@@ -47,15 +47,10 @@ __all__ = [
 
 
 def install(worker: Worker) -> None:
-    """Give a worker slots by request; again costs nothing.
+    """Give a worker that has not joined its scheduler slots by request; again costs nothing.
 
     Reads ``backhaul.resources``, and adds to Dask's own resources of the worker what is declared
     there.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        Before it has joined its scheduler.
 
     Raises
     ------

@@ -40,18 +40,7 @@ _WAITING_MAX = 1024
 
 
 def install_for_scheduler(scheduler: Scheduler) -> bool:
-    """Let a scheduler forward inline results; idempotent.
-
-    Returns
-    -------
-    bool
-        Whether the scheduler forwards them now.
-
-    Raises
-    ------
-    ValueError
-        If the configuration cannot be understood.
-    """
+    """Let a scheduler forward inline results, and tell whether it does now; idempotent."""
     if installed(scheduler) is not None:
         return True
     limits = small_result_limits()
@@ -72,17 +61,9 @@ def installed(scheduler: Scheduler) -> ResultCarrier | None:
 class ResultCarrier:
     """Forwards the results in ``task-finished`` messages to the clients of one scheduler.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    bytes_max : int
-        Most bytes of one result.
-
-    Notes
-    -----
     The handler of ``task-finished`` is replaced on the instance, below Backhaul's other
-    replacements: it removes the result from the message before Dask, or a plugin, gets the message.
+    replacements: it removes the result, of at most `bytes_max`, before Dask, or a plugin, gets the
+    message.
     """
 
     def __init__(self, scheduler: Scheduler, bytes_max: int) -> None:

@@ -69,17 +69,8 @@ def order(
 def sets_are_as_modelled(*, seed: int = 0, members_max: int = 120) -> bool:
     """Try whether this interpreter's sets list their members as the native order assumes.
 
-    Parameters
-    ----------
-    seed : int, optional
-        Of the random numbers that are put into sets.
-    members_max : int, optional
-        Most members of a set that is tried.
-
-    Returns
-    -------
-    bool
-        Whether every set did. If not, Dask's own function orders every graph.
+    Sets of up to `members_max` random numbers are tried. If not, Dask's own function orders every
+    graph.
     """
     numbers = random.Random(seed)
     for size in range(1, members_max, 1 + members_max // 12):

@@ -34,14 +34,7 @@ def installed(scheduler: Scheduler) -> RunKeeper | None:
 
 
 class RunKeeper:
-    """Keeps the record of the runs of one scheduler.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    runs_max : int
-        Most runs that the record has.
+    """Keeps the record of the last `runs_max` runs of one scheduler.
 
     Attributes
     ----------

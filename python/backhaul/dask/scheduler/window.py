@@ -37,26 +37,11 @@ UPSTREAM_SATURATION = 1.1
 
 
 def install(scheduler: Scheduler) -> bool:
-    """Keep the workers of a scheduler filled.
+    """Keep the workers of a scheduler filled; tell whether that is in force now.
 
     Does nothing if ``distributed.comm.backhaul.work-in-hand.enabled`` is false, if
     ``distributed.scheduler.worker-saturation`` has been set to something other than its default,
     or, with a warning in the log, if the scheduler does not look like one we know.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        Before or after it has started.
-
-    Returns
-    -------
-    bool
-        Whether it is in force now.
-
-    Raises
-    ------
-    ValueError
-        If the configuration cannot be understood.
     """
     if installed(scheduler) is not None:
         return True
@@ -73,11 +58,6 @@ def uninstall(scheduler: Scheduler) -> None:
     """Leave the scheduler as upstream made it; does nothing if we are not installed.
 
     Tasks that have been sent stay where they are.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The one that was given to `install`.
     """
     window = installed(scheduler)
     if window is not None:
@@ -87,24 +67,15 @@ def uninstall(scheduler: Scheduler) -> None:
 class InFlightWindow:
     """Watches tasks finish on one scheduler, and sends out more of them.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    limits : WindowLimits
-        How far the window of a worker opens.
+    Two things are replaced on the instance: the handler of ``task-finished``, which calls
+    upstream's before it looks at the worker, and the choice of a worker for a queued task, which is
+    upstream's unless a worker is being filled. ``idle_task_count`` keeps upstream's meaning, and
+    with it all that upstream asserts about the queue.
 
     Attributes
     ----------
     policy : backhaul._native.WindowPolicy
         The expectations, and the limit of each worker that follows.
-
-    Notes
-    -----
-    Two things are replaced on the instance: the handler of ``task-finished``, which calls
-    upstream's before it looks at the worker, and the choice of a worker for a queued task, which
-    is upstream's unless a worker is being filled. ``idle_task_count`` keeps upstream's meaning, and
-    with it all that upstream asserts about the queue.
     """
 
     def __init__(self, scheduler: Scheduler, limits: WindowLimits) -> None:
@@ -167,20 +138,7 @@ class InFlightWindow:
             self.fill(ws, stimulus_id)
 
     def fill(self, ws: WorkerState, stimulus_id: str) -> int:
-        """Send a worker as many tasks from the front of its queue as it has room for.
-
-        Parameters
-        ----------
-        ws : distributed.scheduler.WorkerState
-            The worker.
-        stimulus_id : str
-            What led to this.
-
-        Returns
-        -------
-        int
-            Number of tasks sent.
-        """
+        """Send a worker as many tasks from the front of its queue as it has room for."""
         scheduler = self.scheduler
         sent = 0
         client_msgs: dict[str, list[Any]] = {}

@@ -41,13 +41,7 @@ class _Losses(SchedulerPlugin):
 
 
 class StealBack:
-    """The pending requests of one scheduler to steal tasks back from workers.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    """
+    """The pending requests of one scheduler to steal tasks back from workers."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -74,22 +68,7 @@ class StealBack:
             self._replaced.take_back()
 
     def ask(self, ws: WorkerState, prefix: str, tasks: int) -> int:
-        """Ask a worker for tasks of one kind, those that are to run last.
-
-        Parameters
-        ----------
-        ws : distributed.scheduler.WorkerState
-            The worker.
-        prefix : str
-            Their prefix.
-        tasks : int
-            How many, at most.
-
-        Returns
-        -------
-        int
-            Number of tasks asked for.
-        """
+        """Ask a worker for tasks of one prefix, those that are to run last; return how many."""
         scheduler = self.scheduler
         stealing = scheduler.extensions.get("stealing")
         in_flight = () if stealing is None else stealing.in_flight

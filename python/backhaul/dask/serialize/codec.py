@@ -141,26 +141,11 @@ def encode(
     *,
     inline_bytes_max: int | None = None,
 ) -> Message | None:
-    """Serialize a message unless that may take long.
+    """Serialize a message as `dumps` does, unless that may take long.
 
-    Parameters
-    ----------
-    msg, serializers, on_error, context, frame_split_size
-        As those of `dumps`.
-    inline_bytes_max : int, optional
-        Give up before more than this many bytes, as far as objects tell their size, are serialized.
-        Without it, never give up.
-
-    Returns
-    -------
-    Message or None
-        The frames and their size; nothing, if it was given up. The message is as it was, and can be
-        serialized in another thread by the same call without the limit.
-
-    Raises
-    ------
-    TypeError, OverflowError, ValueError
-        As from `dumps`.
+    Gives up before more than `inline_bytes_max` bytes, as far as objects tell their size, are
+    serialized, and returns None. The message is as it was then, and can be serialized in another
+    thread by the same call without the limit.
     """
     frames, size = encode_here(
         msg, (serializers, on_error, context, frame_split_size), inline_bytes_max
@@ -173,22 +158,8 @@ def encode_here(
 ) -> tuple[list[Frame], int]:
     """Serialize a message as `encode` does, for those who send many.
 
-    Parameters
-    ----------
-    msg, inline_bytes_max
-        As those of `encode`.
-    options : tuple
-        ``serializers``, ``on_error``, ``context`` and ``frame_split_size``.
-
-    Returns
-    -------
-    tuple of list of bytes-like and int
-        The frames, and their size in bytes; below 0 if it was given up.
-
-    Raises
-    ------
-    TypeError, OverflowError, ValueError
-        As from `dumps`.
+    The options are ``serializers``, ``on_error``, ``context`` and ``frame_split_size``. Returns the
+    frames, and their size in bytes; below 0 if it was given up.
     """
     frames: list[Frame] = [b""]
     try:
@@ -392,17 +363,7 @@ _SPLIT_BYTES_MIN: Final = 1001
 
 
 def load_task(payload: bytes) -> Any:
-    """Return the task of the payload that its pickle holds.
-
-    Parameters
-    ----------
-    payload : bytes
-        As the native codec wrote it.
-
-    Returns
-    -------
-    dask._task_spec.GraphNode
-        The task.
+    """Return the task of the payload that its pickle holds, as the native codec wrote it.
 
     Raises
     ------

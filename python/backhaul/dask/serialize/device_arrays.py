@@ -30,15 +30,7 @@ __all__ = ["Bytes", "register", "register_device_array"]
 
 
 class Bytes:
-    """The memory of an array on a GPU, as bytes.
-
-    Parameters
-    ----------
-    array : object
-        Contiguous, with ``__cuda_array_interface__`` or DLPack. It is kept.
-    nbytes : int
-        Size, in bytes.
-    """
+    """The memory of a contiguous array on a GPU, which is kept, as bytes."""
 
     __slots__ = ("_array", "nbytes")
 

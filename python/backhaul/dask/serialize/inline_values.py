@@ -29,19 +29,7 @@ _PROTOCOL: Final = 5
 
 
 def pickled_if_plain(value: object, bytes_max: int) -> bytes | None:
-    """Return the pickle of a value that is immutable, plain and small.
-
-    Parameters
-    ----------
-    value : object
-        Anything.
-    bytes_max : int
-        Most bytes of its pickle.
-
-    Returns
-    -------
-    bytes or None
-        The pickle; None if the value is mutable, not plain, or too large.
+    """Return the pickle of a value; None if it is mutable, not plain or too large.
 
     Examples
     --------

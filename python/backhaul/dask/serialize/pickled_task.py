@@ -82,28 +82,9 @@ class PickledTask(Task):
 def keep(
     key: Any, kept: bytes, dependencies: Iterable[Any], *, is_producer: bool = False
 ) -> PickledTask:
-    """Make a task of its pickle, without looking into it.
+    """Make a task of its pickle by ``Codec.encode_task``, without looking into it.
 
-    Parameters
-    ----------
-    key : key
-        Of the task.
-    kept : bytes
-        The task, as ``Codec.encode_task`` of the native module wrote it.
-    dependencies : iterable of key
-        The keys that it refers to.
-    is_producer : bool
-        Whether it produces data, as Dask's order and its scheduler want to know.
-
-    Returns
-    -------
-    PickledTask
-        The task.
-
-    Raises
-    ------
-    TypeError
-        If `kept` is no bytes.
+    A producer of data is one to Dask's order and scheduler. `TypeError` if `kept` is no bytes.
     """
     if type(kept) is not bytes:
         raise TypeError(f"the pickle of task {key!r} must be bytes, got {type(kept).__name__}")
@@ -118,20 +99,10 @@ def keep(
 def tasks_of(
     graph: TaskGraph, keys: Sequence[Any]
 ) -> tuple[dict[Any, Any], dict[Any, int], set[Any]]:
-    """Make tasks of a graph that a client sent.
+    """Make tasks of a graph that a client sent, with the keys that its numbers stand for.
 
-    Parameters
-    ----------
-    graph : TaskGraph
-        The graph.
-    keys : sequence of key
-        The keys that its numbers stand for.
-
-    Returns
-    -------
-    tuple of (dict, dict of int, set of key)
-        The tasks by key, those that are calls not looked into; their places in the order; the keys
-        that are wanted.
+    Returns the tasks by key, those that are calls not looked into; their places in the order; the
+    keys that are wanted.
     """
     tasks: dict[Any, Any] = {}
     order: dict[Any, int] = {}
@@ -151,13 +122,6 @@ def tasks_of(
 class Unloadable:
     """Function that could not be loaded; a call raises the error that Dask's scheduler raises.
 
-    Parameters
-    ----------
-    error : BaseException
-        Why it could not.
-
-    Notes
-    -----
     It has to be pickled, as what a task raises is: the error itself if it survives that, else one
     with what it says.
     """

@@ -30,18 +30,7 @@ FIFO_TIMEOUT: Final = "100 ms"
 
 
 def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
-    """Make the message that Dask's client would have sent of a compact one.
-
-    Parameters
-    ----------
-    message : dict
-        Of the operation `SUBMIT`, `MAP` or `GRAPH`.
-
-    Returns
-    -------
-    dict
-        Of the operation ``update-graph``.
-    """
+    """Make the ``update-graph`` that Dask's client would have sent of a compact message."""
     wanted: Any = None
     order: Any = None
     if message["op"] == GRAPH:

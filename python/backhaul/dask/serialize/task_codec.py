@@ -54,10 +54,7 @@ _REFUSED_MAX: Final = 10_000
 def names(load_task: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return what the native codec has to know of tasks.
 
-    Parameters
-    ----------
-    load_task : callable
-        The function of a module that a pickled task calls with its payload.
+    `load_task` is the function of a module that a pickled task calls with its payload.
     """
     return {
         "tasks": (Task, *containers),
@@ -81,23 +78,12 @@ def names(load_task: Callable[[bytes], Any]) -> dict[str, Any]:
 def describe(function: Any) -> tuple[str, str] | tuple[bytes, list[Parts]] | None:
     """Say how a function or class can be sent apart from the task that it is part of.
 
-    Parameters
-    ----------
-    function : object
-        A function or a class.
-
-    Returns
-    -------
-    tuple or None
-        Module and name, if it can be imported; its pickle and all that the pickle depends on, if it
-        is a function that is pickled by value and captures nothing that could change; otherwise
-        nothing, and it must be pickled each time.
-
-    Notes
-    -----
-    Mutable objects in its defaults, closure, attributes and in the names that
-    it uses: they may be other ones at the next pickling, and a receiver that shares the function
-    among tasks would share them, too. So do functions that assign to names outside themselves.
+    Returns module and name, if it can be imported; its pickle and all that the pickle depends on,
+    if it is a function that is pickled by value and captures nothing that could change; otherwise
+    nothing, and it must be pickled each time. Mutable objects may be in its defaults, closure,
+    attributes and in the names that it uses: they may be other ones at the next pickling, and a
+    receiver that shares the function among tasks would share them, too. So do functions that assign
+    to names outside themselves.
     """
     if type(function) is FunctionType and function.__code__ in _refused:
         return None

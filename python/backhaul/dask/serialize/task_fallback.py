@@ -69,22 +69,7 @@ class _Whole:
 
 
 def load_whole(key: Any, pickled: bytes, dependencies: tuple[Any, ...]) -> Any:
-    """Make a task of its pickle.
-
-    Parameters
-    ----------
-    key : key
-        Of the task.
-    pickled : bytes
-        Its pickle, as `pickle_whole` made it.
-    dependencies : tuple of key
-        Its dependencies.
-
-    Returns
-    -------
-    dask._task_spec.GraphNode
-        The task; one that fails, if it cannot be loaded here.
-    """
+    """Make a task of its pickle by `pickle_whole`; one that fails, if it cannot be loaded here."""
     try:
         return dask_pickle.loads(pickled)
     except BaseException as error:
@@ -95,16 +80,8 @@ def load_whole(key: Any, pickled: bytes, dependencies: tuple[Any, ...]) -> Any:
 def pickle_whole(task: Any) -> bytes | None:
     """Pickle a task, as Dask pickles it.
 
-    Parameters
-    ----------
-    task : dask._task_spec.GraphNode
-        The task.
-
-    Returns
-    -------
-    bytes or None
-        None if it takes more than `PICKLE_BYTES_MAX`, has a future, which is bound where it is
-        loaded, or cannot be pickled, which is Dask's to say.
+    Returns None if it takes more than `PICKLE_BYTES_MAX`, has a future, which is bound where it is
+    loaded, or cannot be pickled, which is Dask's to say.
     """
     try:
         pickled = _pickled(pickle.Pickler, task) or _pickled(DaskPickler, task)

@@ -46,13 +46,7 @@ class Payloads(Protocol):
         """Return the bytes for the run spec of a task, which is not None."""
 
     def annotations(self, annotations: dict[str, Any], /) -> bytes:
-        """Return the bytes for the annotations of a task.
-
-        Raises
-        ------
-        EscapeError
-            If the annotations cannot be encoded.
-        """
+        """Return the bytes for annotations of a task; `EscapeError` if they cannot be encoded."""
 
     def failure(self, raised: Any, /) -> bytes:
         """Return the bytes for an exception or a traceback, as upstream keeps it."""
@@ -64,18 +58,7 @@ def tasks_said(
     key_text: Callable[[Any], str],
     threads_of: ThreadsOf | None,
 ) -> list[Said]:
-    """Return all tasks of a scheduler, in the order of their arrival.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        Is only read.
-    payloads : Payloads
-        Gives bytes for run specs, annotations and failures.
-    key_text : callable
-        Gives the text of a key.
-    threads_of : callable or None
-        See `ThreadsOf`; None if the scheduler ignores such requests.
+    """Return all tasks of a scheduler, which is only read, in the order of their arrival.
 
     Raises
     ------

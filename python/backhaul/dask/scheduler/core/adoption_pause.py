@@ -27,13 +27,6 @@ PAUSE_AFTER_FAILURE_S = 60.0
 class AdoptionPause:
     """The time during which Dask keeps the state, and the adoption that follows without a graph.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    adopt : callable
-        Adopts the state if possible; tells whether the core has the state.
-
     Attributes
     ----------
     until_s : float

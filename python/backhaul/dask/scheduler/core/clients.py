@@ -29,15 +29,7 @@ _MAY_BE_PLACED = (None, "released", "waiting", "no-worker", "memory", "erred")
 
 
 class ClientInterests:
-    """Passes the requests of clients to a core.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    guards : Guards
-        Changes the classes of clients.
-    """
+    """Passes the requests of clients to a core."""
 
     def __init__(self, live: LiveCore, guards: Guards) -> None:
         self._live = live
@@ -78,14 +70,7 @@ class ClientInterests:
     ) -> bool:
         """Take results that a client put on workers; tell whether the core has them.
 
-        Parameters
-        ----------
-        who_has : mapping of keys to lists of str
-            Addresses of workers.
-        nbytes : mapping of keys to int
-            Sizes in bytes, of those that are known; negative where one is not.
-        client : str or None
-            The client that wants the results, if any.
+        Sizes are in bytes. The size of a result may be missing, and is negative if it is not known.
         """
         live = self._live
         with live.alone():

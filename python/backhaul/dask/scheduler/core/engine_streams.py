@@ -44,11 +44,6 @@ _LOOK_S, _LOOK_MAX_S = 0.05, 0.4
 class EngineStreams:
     """The streams of one core, from the adoption of the state until it leaves.
 
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-
     Attributes
     ----------
     is_active : bool
@@ -323,14 +318,7 @@ class EngineStreams:
 class EngineWindow(CoreWindow):
     """The in-flight window that the engine keeps, for messages that Python handles.
 
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-    window : InFlightWindow
-        The window that is used again without the engine.
-    native : SchedulerStreams
-        Keeps the window.
+    `window` is used again without the engine; `native` keeps the window meanwhile.
     """
 
     def __init__(self, live: LiveCore, window: InFlightWindow, native: SchedulerStreams) -> None:

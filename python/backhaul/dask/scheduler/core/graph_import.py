@@ -32,12 +32,8 @@ class NotPlainError(Exception):
 def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
     """Tell whether the core understands all that a graph asks for.
 
-    Parameters
-    ----------
-    dsk : mapping of keys to tasks
-        Materialized, culled.
-    asked : mapping
-        Further arguments of ``Scheduler._create_taskstate_from_graph``.
+    The graph is materialized and culled; `asked` are further arguments of
+    `Scheduler._create_taskstate_from_graph`.
     """
     annotations = (*(asked["global_annotations"] or ()), *asked["annotations_by_type"])
     if any(name in _DASKS_OWN for name in annotations):
@@ -204,31 +200,11 @@ def parts_of(
     annotations: Annotations,
     actors: bool | Collection[Any] | None,
 ) -> dict[str, Any]:
-    """Turn a graph into what `SchedulerCore.handle_graph` takes.
+    """Turn a graph into keyword arguments of `SchedulerCore.handle_graph`.
 
-    Parameters
-    ----------
-    dsk : mapping of keys to tasks
-        Materialized, culled.
-    keys : collection of keys
-        The keys that the client wants.
-    ordered : mapping of keys to int
-        Their order.
-    user_priority : float, or mapping of keys to float
-        The client's priority.
-    texts : KeyTexts
-        Gives the texts of keys.
-    groups : dict
-        Is filled: by name of each group that the graph touches, its prefix and one of its keys.
-    annotations : Annotations
-        Those of the graph.
-    actors : bool, collection of keys or None
-        Keys that become actors; True for all keys that the client wants.
-
-    Returns
-    -------
-    dict
-        Keyword arguments.
+    The graph is materialized and culled. `keys` are those that the client wants; they are the keys
+    of actors if `actors` is True. `groups` is filled: by name of each group that the graph touches,
+    its prefix and one of its keys.
 
     Raises
     ------

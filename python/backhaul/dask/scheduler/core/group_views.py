@@ -24,14 +24,7 @@ _NOBODY: Any = SimpleNamespace(add_group=lambda group: None)
 
 
 class Views:
-    """Groups, prefixes and counts of the core, as Dask's objects.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-    group_class, prefix_class : type
-        Classes of the objects meanwhile.
+    """Groups, prefixes and counts of the core, as Dask's objects of guarded classes.
 
     Attributes
     ----------

@@ -79,13 +79,7 @@ _COUNTS_OF_PREFIXES = (
 
 
 class Guards:
-    """The guarded classes of one scheduler's objects, while the core has the state.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core that an access escapes from.
-    """
+    """The guarded classes of one scheduler's objects, while the core has the state."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live

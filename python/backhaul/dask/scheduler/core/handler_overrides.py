@@ -115,17 +115,9 @@ def program_handler(scheduler: Any) -> str | None:
 def watch(scheduler: Scheduler) -> StreamHandlers | None:
     """Make the stream handlers of a scheduler notify of changes; idempotent.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler. Its handlers are copied into another dictionary, so this is called before
-        Backhaul installs handlers.
-
-    Returns
-    -------
-    StreamHandlers or None
-        None if there are streams already, which use the old dictionary, or if the digests do not
-        fit this release of Dask.
+    The handlers are copied into another dictionary, so this is called before Backhaul installs
+    handlers. Returns None if there are streams already, which use the old dictionary, or if the
+    digests do not fit this release of Dask.
     """
     handlers = scheduler.stream_handlers
     if isinstance(handlers, StreamHandlers):

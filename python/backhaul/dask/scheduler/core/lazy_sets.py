@@ -85,16 +85,9 @@ class _Lazy(Set[Any]):
 
 
 class TasksIn(_Lazy):
-    """Tasks of a worker, a client or the scheduler.
+    """Tasks of a worker, a client or the scheduler; `own` gives Dask's collection after an escape.
 
-    Parameters
-    ----------
-    live : LiveCore
-        The core of the tasks.
-    name, of : str
-        As for ``SchedulerCore.keys_in``.
-    own : callable
-        Gives Dask's own collection after an escape.
+    `name` and `of` are those of ``SchedulerCore.keys_in``.
     """
 
     def __init__(self, live: LiveCore, name: str, of: str, own: Callable[[], Any]) -> None:
@@ -131,17 +124,7 @@ class TasksIn(_Lazy):
 
 
 class MembersOf(_Lazy):
-    """A collection of one task: tasks, workers or clients.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core of the task.
-    task : TaskState
-        The task.
-    name : str
-        Name of the attribute.
-    """
+    """A collection of one task, by name of the attribute: tasks, workers or clients."""
 
     def __init__(self, live: LiveCore, task: Any, name: str) -> None:
         self._live = live

@@ -84,18 +84,7 @@ ENGINE_RETRY_S = 0.5
 
 
 def install(scheduler: Scheduler) -> bool:
-    """Let a scheduler give its state to a core whenever possible; idempotent.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler, before or after its start.
-
-    Returns
-    -------
-    bool
-        Whether the scheduler may give its state to a core now.
-    """
+    """Let a scheduler give its state to a core, and tell whether it may now; idempotent."""
     if installed(scheduler) is not None:
         return True
     watched = watch(scheduler)
@@ -122,64 +111,55 @@ def installed(scheduler: Scheduler) -> LiveCore | None:
 class LiveCore:
     """The core of one scheduler, with the objects that connect the two.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler; the core has its state while `is_active`.
-
-    Attributes
-    ----------
-    adoptions : int
-        Number of adoptions.
-    pause : AdoptionPause
-        The pause after an escape.
-    escapes : dict of str to int
-        Number of escapes by reason.
-    upstream_create, upstream_update_data : callable
-        Dask's methods that make tasks of a graph, and of results that a client put on workers.
-    handled : dict of str to int
-        Messages that the engine handled without Python, by operation, until the last escape.
-    streams : EngineStreams or None
-        While the engine handles streams.
-    loop_thread, core, texts, specs, raised, tasks, spans, watchers, window, results : object
-        While it is active: the thread that uses the core; the core; the texts of keys; run spec and
-        id of the span, by text; exceptions of tasks; views of tasks; the spans; the notified
-        plugins; the in-flight window and the inline results, or None.
-    membership, interests, timeouts, stealing, admission, annotations : object
-        Likewise: the workers; the interests of clients; tasks that no worker can run; work
-        stealing; tasks that request resources; annotations of tasks, by their payloads in the core.
+    The core has the state of the scheduler while `is_active`, and these attributes are only there
+    then.
     """
 
+    #: The thread that uses the core
     loop_thread: LoopThread
     core: SchedulerCore
+    #: Texts of keys
     texts: KeyTexts
+    #: Run spec and id of the span of tasks, by text
     specs: dict[str, tuple[Any, str | None]]
+    #: Annotations of tasks, by their payloads in the core
     annotations: dict[bytes, dict[str, Any]]
+    #: Exceptions of tasks
     raised: Raised
     spans: Spans
+    #: Views of tasks
     tasks: TaskViews
+    #: Plugins that are notified
     watchers: Watchers
     membership: Membership
+    #: Interests of clients
     interests: ClientInterests
+    #: Tasks that no worker can run
     timeouts: Timeouts
+    #: Tasks that request resources
     admission: ResourceAdmission
     stealing: Stealing
     window: CoreWindow | None
+    #: Inline results
     results: inline_results.ResultCarrier | None
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
         self.is_active = False
         self.adoptions = 0
+        #: Number of escapes by reason
         self.escapes: dict[str, int] = {}
         self._change_s = 0.0
         self.pause = AdoptionPause(scheduler, self.adopt)
         self._engine_due_s = 0.0
+        #: Messages that the engine handled without Python, by operation, until the last escape
         self.handled: dict[str, int] = {}
+        #: Not None while the engine handles streams
         self.streams: EngineStreams | None = None
         self._placement: LinkPlacement | None = None
         #: Snapshots of replicated tasks, while the memory manager runs
         self.replicas: set[Any] | None = None
+        #: Dask's methods that make tasks of a graph, and of results that a client put on workers
         self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
         self.upstream_update_data: Callable[..., None] = scheduler.update_data
 
@@ -325,12 +305,7 @@ class LiveCore:
         """Export the state to Dask's objects; a core adopts the state again after a pause.
 
         If another thread than the event loop's calls this, the event loop does the work, and the
-        caller waits.
-
-        Parameters
-        ----------
-        reason : str
-            The attribute that was accessed, or the event; counted in `escapes`.
+        caller waits. The reason, an attribute or an event, is counted in `escapes`.
 
         Raises
         ------
@@ -458,17 +433,8 @@ class LiveCore:
     def take_calls(self, calls: TaskCalls, **update: Any) -> dict[str, float] | None:
         """Import many calls of a function, without options, in their compact form.
 
-        Parameters
-        ----------
-        calls : TaskCalls
-            The calls.
-        **update
-            Further arguments of `distributed.Scheduler._create_taskstate_from_graph`.
-
-        Returns
-        -------
-        dict or None
-            The return value of that method; None if the caller has to call it, with tasks.
+        `update` are further arguments of `distributed.Scheduler._create_taskstate_from_graph`,
+        whose return value this returns; None if the caller has to call that method, with tasks.
         """
         groups = calls.groups()
         if groups is None or not self._has_core():

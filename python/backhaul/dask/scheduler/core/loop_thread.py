@@ -44,16 +44,6 @@ class LoopThread:
     def run(self, look: Callable[[], _T]) -> _T:
         """Run a function in the event loop and wait for it; for callers in other threads.
 
-        Parameters
-        ----------
-        look : callable
-            The function.
-
-        Returns
-        -------
-        object
-            The return value of the function, whose exception is raised here.
-
         Raises
         ------
         EscapeError
@@ -96,22 +86,7 @@ class LoopThread:
         read: Callable[[Any], Any],
         write: Callable[[Any, Any], None] | None = None,
     ) -> property:
-        """Make a property that is read and written in this thread.
-
-        Parameters
-        ----------
-        name : str
-            Under which it is in its class.
-        read : callable
-            Takes the object, gives the value.
-        write : callable, optional
-            Takes the object and the value; without it, the property cannot be written.
-
-        Returns
-        -------
-        property
-            Raises what those do, and `EscapeError` as `do` does.
-        """
+        """Make a property that is read in this thread, and written if there is a `write`."""
 
         # By name, because the guard may be gone when the event loop runs this.
         def read_here(one: Any) -> Any:

@@ -12,15 +12,7 @@ __all__ = ["send_messages"]
 
 
 def send_messages(live: Any, messages: list[tuple[str, str | None, dict[str, Any]]]) -> None:
-    """Send messages of a core as Dask sends them.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    messages : list of tuple
-        As `SchedulerCore.take_messages` gives them.
-    """
+    """Send messages of `SchedulerCore.take_messages` as Dask sends them."""
     scheduler = live.scheduler
     to_workers: dict[str, list[dict[str, Any]]] = {}
     to_clients: dict[str, list[dict[str, Any]]] = {}

@@ -16,13 +16,7 @@ __all__ = ["LivePayloads", "TakenPayloads", "past_transitions"]
 
 
 class TakenPayloads:
-    """Keeps Python's objects during an import, by the bytes that the core gets for them.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core, which keeps them.
-    """
+    """Keeps Python's objects during an import, by the bytes that the core gets for them."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
@@ -50,13 +44,7 @@ class TakenPayloads:
 
 
 class LivePayloads:
-    """Converts texts and bytes of a running core to Python's objects.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-    """
+    """Converts texts and bytes of a running core to Python's objects."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live

@@ -25,17 +25,7 @@ def placement_of(scheduler: Any) -> LinkPlacement | None:
 def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
     """Let a new core place tasks by the costs of links, if the scheduler does.
 
-    Parameters
-    ----------
-    core : SchedulerCore
-        The core.
-    scheduler : distributed.Scheduler
-        Has no tasks.
-
-    Returns
-    -------
-    LinkPlacement or None
-        The plugin of the scheduler.
+    The scheduler has no tasks. Returns the plugin of the scheduler.
     """
     placement = placement_of(scheduler)
     if placement is not None:
@@ -45,15 +35,7 @@ def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
 
 
 def end_placing(core: SchedulerCore, placement: LinkPlacement | None) -> None:
-    """Keep what a core that gives up the state has learned of results, and forget its promises.
-
-    Parameters
-    ----------
-    core : SchedulerCore
-        The core.
-    placement : LinkPlacement or None
-        The plugin that `place_by_links` has returned.
-    """
+    """Keep what a core that gives up the state has learned of results, and forget its promises."""
     said = core.placing()
     if placement is not None and said is not None:
         placement.renew(dict(said["result_bytes"]))

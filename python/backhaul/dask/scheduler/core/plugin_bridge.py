@@ -25,11 +25,6 @@ class Watchers:
 
     Meanwhile each plugin has a class made here, with properties that notify the plugin before they
     return the attribute.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
     """
 
     def __init__(self, live: LiveCore) -> None:

@@ -79,13 +79,7 @@ def begin_admission(
 
 
 class ResourceAdmission:
-    """Exchange of resource requests and of units in use between the slots and the core.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    """
+    """Exchange of resource requests and of units in use between the slots and the core."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
@@ -156,16 +150,9 @@ def export_requests(slots: SchedulerSlots, key_text: Callable[[Any], str]) -> di
 def import_requests(
     slots: SchedulerSlots, said: Mapping[str, Any], task_of: Callable[[str], TaskState]
 ) -> None:
-    """Continue from the requests of a core, which decides no more.
+    """Continue from what `SchedulerCore.room` of a core returned, which decides no more.
 
-    Parameters
-    ----------
-    slots : SchedulerSlots
-        Has none; its scheduler has the core's tasks.
-    said : mapping
-        As `SchedulerCore.room` returns it.
-    task_of : callable
-        Gives the task of the text of a key.
+    The slots have no requests yet; their scheduler has the tasks of the core.
     """
     slots.activate(books=False)
     slots.meet_workers()

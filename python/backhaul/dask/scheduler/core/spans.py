@@ -17,15 +17,7 @@ __all__ = ["Spans"]
 
 
 class Spans:
-    """Registers views of groups with the extension for spans, and with computations.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core of the groups.
-    guards : Guards
-        Makes the objects.
-    """
+    """Registers views of groups with the extension for spans, and with computations."""
 
     def __init__(self, live: LiveCore, guards: Guards) -> None:
         self._live = live
@@ -48,17 +40,8 @@ class Spans:
     ) -> dict[str, str | None]:
         """Register the groups of a graph with the spans, before the core has the graph.
 
-        Parameters
-        ----------
-        groups : mapping of str to tuple of str and key
-            By name of each group, its prefix and a key of one of its tasks.
-        span_metadata, code, annotations : object
-            As the client gave them; the annotations are those of all tasks.
-
-        Returns
-        -------
-        dict
-            The id of the span of each group.
+        `groups` has by name of each group its prefix and a key of one of its tasks; the annotations
+        are those of all tasks. Returns the id of the span of each group.
         """
         computation = self._computation(code)
         computation.annotations.update(annotations or {})
@@ -86,13 +69,7 @@ class Spans:
         return {name: group.span_id for name, group in found.items()}
 
     def gone(self, last: Mapping[str, Any]) -> None:
-        """Turn the view of a group whose tasks are forgotten into a plain object.
-
-        Parameters
-        ----------
-        last : mapping
-            One of `SchedulerCore.take_gone_groups`.
-        """
+        """Turn the view of a group of `SchedulerCore.take_gone_groups` into a plain object."""
         self._groups.pop(last["name"], None)
         group = self._guards.views.release_group(last["name"])
         if group is not None:
@@ -118,15 +95,7 @@ class Spans:
         self._groups.clear()
 
     def come_again(self, name: str, span_id: str | None) -> None:
-        """Register a new group under a name that an earlier group had, in the span of that one.
-
-        Parameters
-        ----------
-        name : str
-            Name of the group, and of its prefix.
-        span_id : str or None
-            The span of the earlier group, which the new group joins.
-        """
+        """Register a new group under a name that an earlier group had, in the span of that one."""
         scheduler = self._live.scheduler
         group = self._guards.views.group(name, name)
         group.span_id = span_id

@@ -48,16 +48,7 @@ _STIMULUS = "steal-"
 def begin_stealing(
     core: SchedulerCore, scheduler: Any, key_text: Callable[[Any], str] = str
 ) -> None:
-    """Import the state of work stealing into a new core, if the scheduler steals.
-
-    Parameters
-    ----------
-    core : SchedulerCore
-        Has the tasks of the scheduler.
-    scheduler : distributed.Scheduler
-        Is only read.
-    key_text : callable
-        Gives the text of a key.
+    """Import the state of work stealing into a core with the tasks, if the scheduler steals.
 
     Raises
     ------
@@ -136,16 +127,7 @@ def write_stealing(
 ) -> None:
     """Export a core's state of work stealing to the extension, after the export of the tasks.
 
-    Parameters
-    ----------
-    core : SchedulerCore
-        The core.
-    scheduler : distributed.Scheduler
-        Has the tasks.
-    key_of : callable
-        Gives the key of a text.
-    departed : dict of str to WorkerState, optional
-        Workers that have left, by address.
+    `departed` are workers that have left, by address.
     """
     extension = scheduler.extensions.get("stealing")
     said = core.stealing()
@@ -213,13 +195,7 @@ def _moves_to_departed(said: dict[str, Any]) -> Counter[str]:
 
 
 class Stealing:
-    """The extension of one scheduler while a core has the state.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    """
+    """The extension of one scheduler while a core has the state."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live

@@ -15,20 +15,9 @@ def note_submission(
 ) -> None:
     """Log that a task was submitted past Python, as `Submissions` does when one is.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    client : str
-        The client that submitted it.
-    start : float
-        Time of its arrival, in seconds since 1970.
-    new_tasks, collisions : int
-        How many were not known before, and how many are known with other dependencies.
-
-    Notes
-    -----
-    The durations of the steps are not measured, and are zero in the event.
+    `start` is the time of its arrival, in seconds since 1970. New tasks were not known before, and
+    collisions are known with other dependencies. The durations of the steps are not measured, and
+    are zero in the event.
     """
     metrics = {
         "tasks": 1,

@@ -18,19 +18,9 @@ _SPEC_BYTES_MAX = 1 << 20
 
 
 def spec_payload(task: Any, span_id: str | None) -> bytes:
-    """Write a task, and the id of its span, as the engine sends them.
+    """Write a task, and the id of its group's span, as the engine sends them.
 
-    Parameters
-    ----------
-    task : Task
-        The task.
-    span_id : str or None
-        The span of its group.
-
-    Returns
-    -------
-    bytes
-        Nothing if it is for Dask to write: it is large, or cannot be pickled.
+    Returns no bytes if Dask has to write the task: it is large, or cannot be pickled.
     """
     try:
         message = encode(ToPickle(task))
@@ -46,19 +36,7 @@ def submitted_task(
 ) -> tuple[Any, str | None]:
     """Return a task that was submitted without Python, and the id of its span.
 
-    Parameters
-    ----------
-    key : key
-        Of the task.
-    payload : bytes
-        The payload of the task in the core.
-    is_producer : bool
-        Whether the core knows that it produces data.
-
-    Returns
-    -------
-    tuple of GraphNode and (str or None)
-        The task, and the id of its span. A call stays pickled.
+    A call stays pickled. `is_producer` says whether the core knows that the task produces data.
     """
     span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
     pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]

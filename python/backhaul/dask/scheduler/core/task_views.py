@@ -75,17 +75,7 @@ _NO_GROUP: Any = SimpleNamespace(add=lambda task: None)
 
 
 class TaskViews:
-    """The task objects that a program has while the core has the state.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core of the tasks.
-    views : Views
-        The groups.
-    task_class : type
-        Class of the objects meanwhile.
-    """
+    """The task objects that a program has while the core has the state, of a guarded class."""
 
     def __init__(self, live: LiveCore, views: Views, task_class: Any) -> None:
         self._live = live
@@ -148,13 +138,7 @@ class TaskViews:
             task.__class__ = TaskState
 
     def read(self, task: Any, name: str) -> Any:
-        """Read an attribute of an existing task.
-
-        Raises
-        ------
-        KeyError
-            If the task is forgotten.
-        """
+        """Read an attribute of a task; `KeyError` if the task is forgotten."""
         text = self._live.texts.text(task.key)
         said = self._live.core.task_value(text, ATTRIBUTES[name])
         if said is None and name == "annotations":
@@ -217,13 +201,6 @@ class Tasks(dict[Any, Any]):
 
     The class of the dictionary becomes `TasksOfCore` while a core has the tasks, so that a program
     which keeps a reference to it sees all tasks.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    own : dict
-        The existing tasks.
     """
 
     __slots__ = ("live",)

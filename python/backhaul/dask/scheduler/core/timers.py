@@ -15,13 +15,7 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """Makes callbacks of timers, which replace Dask's.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    """
+    """Makes callbacks of timers, which replace Dask's."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live

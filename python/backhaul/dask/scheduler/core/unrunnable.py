@@ -29,13 +29,8 @@ _MOVES_S_MAX = 1.0
 class Timeouts:
     """Makes tasks in a core fail that no worker could run for too long.
 
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    monotonic_offset_s : float
-        Difference of `monotonic`, which Dask uses for such tasks, to the core's clock, `time`, in
-        seconds.
+    `monotonic_offset_s` is the difference of `monotonic`, which Dask uses for such tasks, to the
+    core's clock, `time`, in seconds.
     """
 
     def __init__(self, live: LiveCore, monotonic_offset_s: float) -> None:

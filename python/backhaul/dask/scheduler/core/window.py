@@ -17,15 +17,7 @@ __all__ = ["CoreWindow"]
 
 
 class CoreWindow:
-    """Fills the workers of a core.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-    window : InFlightWindow
-        Fills the workers while Dask has the state.
-    """
+    """Fills the workers of a core; the `InFlightWindow` does while Dask has the state."""
 
     def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
         self._live = live

@@ -78,13 +78,6 @@ class _Losses:
 class Membership:
     """Adds workers to the core and removes them.
 
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core.
-    guards : Guards
-        Changes the classes of workers.
-
     Attributes
     ----------
     known : set of str

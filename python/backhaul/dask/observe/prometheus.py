@@ -38,15 +38,19 @@ _LABELS = ("peer_host", "lane", "size_class")
 _is_installed = False
 
 
-class FlowCollector:
+class _Collector:
+    """Collector of ``prometheus_client`` that gives nothing when it is registered."""
+
+    def describe(self) -> list[Metric]:
+        """Describe no metric, so that nothing is collected."""
+        return []
+
+
+class FlowCollector(_Collector):
     """Gives the counters of this process to ``prometheus_client``."""
 
     def __init__(self) -> None:
         self._hosts: set[str] = set()
-
-    def describe(self) -> list[CounterMetricFamily]:
-        """Give nothing, so that nothing is collected when the collector is registered."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Read all counters."""
@@ -92,12 +96,8 @@ class FlowCollector:
         return found
 
 
-class ExchangeCollector:
+class ExchangeCollector(_Collector):
     """Gives the counters of exchanges of this process to ``prometheus_client``."""
-
-    def describe(self) -> list[CounterMetricFamily]:
-        """Give nothing, so that nothing is read when the collector is registered."""
-        return []
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Read all counters."""
@@ -126,12 +126,8 @@ class ExchangeCollector:
             yield CounterMetricFamily(_full_name(name), text, value=count)
 
 
-class MemoryCollector:
+class MemoryCollector(_Collector):
     """Gives the memory of this process by its use to ``prometheus_client``."""
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Give nothing, so that nothing is measured when the collector is registered."""
-        return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Measure, where the process has an arena."""
@@ -164,7 +160,6 @@ def install() -> None:
         import prometheus_client
     except ModuleNotFoundError:
         return
-    prometheus_client.REGISTRY.register(FlowCollector())
-    prometheus_client.REGISTRY.register(MemoryCollector())
-    prometheus_client.REGISTRY.register(ExchangeCollector())
+    for collector in (FlowCollector(), MemoryCollector(), ExchangeCollector()):
+        prometheus_client.REGISTRY.register(collector)
     _is_installed = True

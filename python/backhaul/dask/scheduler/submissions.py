@@ -41,13 +41,7 @@ _WHAT: Final = frozenset({"op", "key", "spec", "calls", "graph"})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
-    """Install the handlers of compact messages on a scheduler; idempotent.
-
-    Raises
-    ------
-    ValueError
-        If the configuration cannot be understood.
-    """
+    """Install the handlers of compact messages on a scheduler; idempotent."""
     if SUBMIT in scheduler.stream_handlers or not switched_on("hot-path.submit"):
         return
     if type(scheduler).update_graph is Scheduler.update_graph and SUBMISSIONS.fits():
@@ -55,13 +49,7 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
 
 
 class Submissions:
-    """Makes tasks of the compact messages to one scheduler.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    """
+    """Makes tasks of the compact messages to one scheduler."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -76,65 +64,36 @@ class Submissions:
     async def handle_submit(
         self, client: str, key: Any = None, spec: Any = None, dependencies: Any = (), **said: Any
     ) -> None:
-        """Make a task; replaces `distributed.Scheduler.update_graph` for a single task.
+        """Make a task of its pickle; replaces `Scheduler.update_graph` for a single task.
 
-        Parameters
-        ----------
-        client : str
-            The client that submits the task.
-        key : key
-            The key of the task.
-        spec : bytes
-            Its pickle.
-        dependencies : list of key
-            Keys of its dependencies, if there are any.
-        **said
-            Some or all of ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and
-            ``code``, as in Dask's message.
+        Further fields are some or all of ``actor``, ``fifo_timeout``, ``submitting_task``,
+        ``annotations`` and ``code``, as in Dask's message.
         """
         await self._turn()
         task = _Task(key, spec, dependencies)
         await self._take(client, task, {"op": SUBMIT, "key": key, "spec": spec, **said})
 
     async def handle_map(self, client: str, calls: Any = None, **said: Any) -> None:
-        """Make the tasks of many calls of one function, likewise.
-
-        Parameters
-        ----------
-        client : str
-            The client that submits the calls.
-        calls : bytes
-            The calls, as ``Codec.encode_calls`` of the native module wrote them.
-        **said
-            As for `handle_submit`, for all calls.
-        """
-        await self._turn()
-        try:
-            read = TaskCalls(calls)
-        except (TypeError, ValueError) as error:
-            self._give_up("map", client, error)
-            return
-        await self._take(client, _Calls(read), {"op": MAP, "calls": calls, **said})
+        """Make the tasks of the calls of one function, as ``Codec.encode_calls`` wrote them."""
+        await self._read(client, calls, _Calls, {"op": MAP, "calls": calls, **said})
 
     async def handle_graph(self, client: str, graph: Any = None, **said: Any) -> None:
-        """Make the tasks of a graph, likewise.
+        """Make the tasks of a graph, as ``Codec.encode_graph`` wrote it.
 
-        Parameters
-        ----------
-        client : str
-            The client that submits the graph.
-        graph : bytes
-            The graph, as ``Codec.encode_graph`` of the native module wrote it.
-        **said
-            As for `handle_submit`, and ``span_metadata`` as in Dask's message.
+        There may be the field ``span_metadata``, too, as in Dask's message.
         """
+        await self._read(client, graph, _Graph, {"op": GRAPH, "graph": graph, **said})
+
+    async def _read(
+        self, client: str, data: Any, kind: type[_Calls | _Graph], message: dict[str, Any]
+    ) -> None:
         await self._turn()
         try:
-            read = TaskGraph(graph)
+            submitted = kind(data)
         except (TypeError, ValueError) as error:
-            self._give_up("graph", client, error)
+            self._give_up(message["op"].removeprefix("backhaul-"), client, error)
             return
-        await self._take(client, _Graph(read), {"op": GRAPH, "graph": graph, **said})
+        await self._take(client, submitted, message)
 
     async def _take(
         self, client: str, submitted: _Task | _Calls | _Graph, message: dict[str, Any]
@@ -286,16 +245,9 @@ class Submissions:
 
 
 class _Task:
-    """One task that was submitted.
+    """One task that was submitted, with the keys that it refers to.
 
-    Parameters
-    ----------
-    key : key
-        Its key.
-    spec : object
-        Its pickle; not checked, so a faulty client may send any object.
-    dependencies : iterable of key
-        Keys that it refers to.
+    Its pickle is not checked, so a faulty client may send any object.
     """
 
     def __init__(self, key: Any, spec: Any, dependencies: Any) -> None:
@@ -321,16 +273,10 @@ class _Task:
 
 
 class _Calls:
-    """Many calls of one function that were submitted.
+    """Many calls of one function that were submitted."""
 
-    Parameters
-    ----------
-    calls : TaskCalls
-        The calls.
-    """
-
-    def __init__(self, calls: TaskCalls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Any) -> None:
+        self._calls = TaskCalls(calls)
 
     def names(self) -> set[Any]:
         """Return the keys."""
@@ -350,25 +296,16 @@ class _Calls:
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
         """Let a core import the calls in their compact form, if a core may have the state.
 
-        Returns
-        -------
-        dict or None
-            Metrics for the event; None if the caller has to make tasks.
+        Returns metrics for the event; None if the caller has to make tasks.
         """
         return _taken("take_calls", self._calls, scheduler, update)
 
 
 class _Graph:
-    """A graph that was submitted.
+    """A graph that was submitted."""
 
-    Parameters
-    ----------
-    graph : TaskGraph
-        The graph.
-    """
-
-    def __init__(self, graph: TaskGraph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Any) -> None:
+        self._graph = TaskGraph(graph)
         self._order: dict[Any, int] = {}
 
     def names(self) -> set[Any]:

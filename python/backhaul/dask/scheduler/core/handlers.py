@@ -118,13 +118,7 @@ HANDLERS = {
 
 
 class Handlers:
-    """Handlers that pass messages to a core.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The core.
-    """
+    """Handlers that pass messages to a core."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
@@ -134,35 +128,35 @@ class Handlers:
         """Replace Dask's handlers on the scheduler."""
         scheduler = self._live.scheduler
         streams: dict[str, Callable[..., Any]] = {
-            "add-keys": self.add_keys,
+            "add-keys": _always(self.add_keys),
             "cancel-keys": _method("stimulus_cancel", scheduler),
             "client-desires-keys": _method("client_desires_keys", scheduler),
             "client-releases-keys": _method("client_releases_keys", scheduler),
             "close-client": _method("remove_client", scheduler),
-            "long-running": self.handle_long_running,
-            "release-worker-data": self.release_worker_data,
+            "long-running": _always(self.handle_long_running),
+            "release-worker-data": _always(self.release_worker_data),
             "steal-response": self._live.stealing.response,
-            "request-refresh-who-has": self.request_refresh_who_has,
-            "reschedule": self.reschedule,
-            "task-erred": self.handle_task_erred,
+            "request-refresh-who-has": _always(self.request_refresh_who_has),
+            "reschedule": _always(self.reschedule),
+            "task-erred": _always(self.handle_task_erred),
             "task-finished": self.handle_task_finished,
             "worker-status-change": _method("handle_worker_status_change", scheduler),
         }
         answers = Answers(self._live)
         timers = Timers(self._live)
         requests: dict[str, Callable[..., Any]] = {
-            "add_keys": self.add_keys,
+            "add_keys": _always(self.add_keys),
             "check_idle": timers.check_idle,
-            "has_what": answers.get_has_what,
-            "nbytes": answers.get_nbytes,
-            "processing": answers.get_processing,
+            "has_what": _always(answers.get_has_what),
+            "nbytes": _always(answers.get_nbytes),
+            "processing": _always(answers.get_processing),
             "get_task_stream": answers.get_task_stream,
             "get_task_stream_index": answers.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
             "register-worker": self._live.membership.register_worker,
             "retry": _method("stimulus_retry", scheduler),
             "unregister": _method("remove_worker", scheduler),
-            "who_has": answers.get_who_has,
+            "who_has": _always(answers.get_who_has),
         }
         assert streams.keys() == STREAMS_TAKEN
         assert requests.keys() == REQUESTS_TAKEN
@@ -307,16 +301,9 @@ class Handlers:
     ) -> dict[str, float] | None:
         """Import calls or a graph that stay bytes; None if Dask, or `graph`, has to do that.
 
-        Parameters
-        ----------
-        submitted : TaskCalls or TaskGraph
-            The calls or the graph of a client's message.
-        knows_needs, take : callable
-            The first tells whether the core has all dependencies; the second imports the tasks.
-        groups : dict
-            By name of each group, its prefix and one of its keys.
-        update : dict
-            Further arguments of `distributed.Scheduler._create_taskstate_from_graph`.
+        `knows_needs` tells whether the core has all dependencies, and `take` imports the tasks.
+        `groups` has by name of each group its prefix and one of its keys; `update` are further
+        arguments of `distributed.Scheduler._create_taskstate_from_graph`.
         """
         live = self._live
         try:
@@ -416,123 +403,100 @@ class Handlers:
 
         return handle
 
-    def handle_task_erred(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``task-erred``."""
+    def handle_task_erred(
+        self,
+        key: Any,
+        worker: str,
+        stimulus_id: str,
+        run_id: int,
+        exception: Any,
+        traceback: Any,
+        exception_text: str,
+        traceback_text: str,
+        **message: Any,
+    ) -> None:
+        """Handle ``task-erred``."""
         live, core = self._live, self._live.core
+        keep = live.raised.keep
+        now_s = time()
+        text = live.texts.text(key)
+        watches = live.watchers.is_watching() and core.running_task(text, worker, run_id)
+        live.call(
+            core.handle_task_erred,
+            stimulus_id,
+            now_s,
+            key=text,
+            worker=worker,
+            run_id=run_id,
+            exception=keep(exception),
+            traceback=None if traceback is None else keep(traceback),
+            exception_text=exception_text,
+            traceback_text=traceback_text,
+        )
+        if watches and core.state_of(text) == "erred":
+            run = {"cause": key, "worker": worker, "stimulus_id": stimulus_id, **message}
+            run.update(exception=exception, traceback=traceback)
+            run.update(exception_text=exception_text, traceback_text=traceback_text)
+            live.watchers.tell_erred(text, run)
+        window = live.window
+        is_here = worker in live.membership.known
+        if window is not None and is_here and core.has_any("queued"):
+            window.refill(worker, stimulus_id, now_s)
+        live.send()
 
-        @functools.wraps(upstream)
-        def handle(
-            key: Any,
-            worker: str,
-            stimulus_id: str,
-            run_id: int,
-            exception: Any,
-            traceback: Any,
-            exception_text: str,
-            traceback_text: str,
-            **message: Any,
-        ) -> None:
-            keep = live.raised.keep
-            now_s = time()
-            text = live.texts.text(key)
-            watches = live.watchers.is_watching() and core.running_task(text, worker, run_id)
-            live.call(
-                core.handle_task_erred,
-                stimulus_id,
-                now_s,
-                key=text,
-                worker=worker,
-                run_id=run_id,
-                exception=keep(exception),
-                traceback=None if traceback is None else keep(traceback),
-                exception_text=exception_text,
-                traceback_text=traceback_text,
-            )
-            if watches and core.state_of(text) == "erred":
-                run = {"cause": key, "worker": worker, "stimulus_id": stimulus_id, **message}
-                run.update(exception=exception, traceback=traceback)
-                run.update(exception_text=exception_text, traceback_text=traceback_text)
-                live.watchers.tell_erred(text, run)
-            window = live.window
-            is_here = worker in live.membership.known
-            if window is not None and is_here and core.has_any("queued"):
-                window.refill(worker, stimulus_id, now_s)
+    def handle_long_running(
+        self, key: Any, worker: str, run_id: int, compute_duration: float | None, stimulus_id: str
+    ) -> None:
+        """Handle ``long-running``."""
+        live = self._live
+        text = live.texts.known(key)
+        if text is not None:
+            handler = live.core.handle_long_running
+            live.call(handler, stimulus_id, time(), text, worker, run_id, compute_duration)
             live.send()
 
-        return handle
-
-    def handle_long_running(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``long-running``."""
-
-        def handle(
-            key: Any, worker: str, run_id: int, compute_duration: float | None, stimulus_id: str
-        ) -> None:
-            live = self._live
-            text = live.texts.known(key)
-            if text is not None:
-                handler = live.core.handle_long_running
-                live.call(handler, stimulus_id, time(), text, worker, run_id, compute_duration)
-                live.send()
-
-        return functools.wraps(upstream)(handle)
-
-    def release_worker_data(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``release-worker-data``."""
-
-        def handle(key: Any, worker: str, stimulus_id: str) -> None:
-            live = self._live
-            text = live.texts.known(key)
-            if text is not None:
-                handler = live.core.handle_release_worker_data
-                live.call(handler, stimulus_id, time(), text, worker)
-                live.send()
-
-        return functools.wraps(upstream)(handle)
-
-    def request_refresh_who_has(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``request-refresh-who-has``."""
-
-        def handle(keys: Iterable[Any], worker: str, stimulus_id: str) -> None:
-            live = self._live
-            texts = [live.texts.text(key) for key in keys]
-            if worker in live.membership.known:
-                handler = live.core.handle_request_refresh_who_has
-                live.call(handler, stimulus_id, time(), texts, worker)
-                live.send()
-            self._forget_strays(texts)
-
-        return functools.wraps(upstream)(handle)
-
-    def reschedule(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``reschedule``."""
-
-        def handle(key: Any, worker: str | None = None, *, stimulus_id: str) -> None:
-            live = self._live
-            text = live.texts.known(key)
-            if text is None or not live.core.has_task(text):
-                logger.debug("A task that is not known is to run again: %r", key)
-                return
-            live.call(live.core.handle_reschedule, stimulus_id, time(), text, worker)
+    def release_worker_data(self, key: Any, worker: str, stimulus_id: str) -> None:
+        """Handle ``release-worker-data``."""
+        live = self._live
+        text = live.texts.known(key)
+        if text is not None:
+            live.call(live.core.handle_release_worker_data, stimulus_id, time(), text, worker)
             live.send()
 
-        return functools.wraps(upstream)(handle)
-
-    def add_keys(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of ``add-keys``."""
-
-        def handle(worker: str, keys: Iterable[Any] = (), stimulus_id: str | None = None) -> Any:
-            live = self._live
-            if worker not in live.membership.known:
-                return "not found"
-            now_s = time()
-            stimulus_id = stimulus_id or f"redundant-replicas-{now_s}"
-            texts = [live.texts.text(key) for key in keys]
-            live.call(live.core.handle_add_keys, stimulus_id, now_s, worker, texts)
+    def request_refresh_who_has(self, keys: Iterable[Any], worker: str, stimulus_id: str) -> None:
+        """Handle ``request-refresh-who-has``."""
+        live = self._live
+        texts = [live.texts.text(key) for key in keys]
+        if worker in live.membership.known:
+            handler = live.core.handle_request_refresh_who_has
+            live.call(handler, stimulus_id, time(), texts, worker)
             live.send()
-            self._forget_strays(texts)
-            return "OK"
+        self._forget_strays(texts)
 
-        return functools.wraps(upstream)(handle)
+    def reschedule(self, key: Any, worker: str | None = None, *, stimulus_id: str) -> None:
+        """Handle ``reschedule``."""
+        live = self._live
+        text = live.texts.known(key)
+        if text is None or not live.core.has_task(text):
+            logger.debug("A task that is not known is to run again: %r", key)
+            return
+        live.call(live.core.handle_reschedule, stimulus_id, time(), text, worker)
+        live.send()
+
+    def add_keys(
+        self, worker: str, keys: Iterable[Any] = (), stimulus_id: str | None = None
+    ) -> str:
+        """Handle ``add-keys``, of a stream or as a request."""
+        live = self._live
+        if worker not in live.membership.known:
+            return "not found"
+        now_s = time()
+        stimulus_id = stimulus_id or f"redundant-replicas-{now_s}"
+        texts = [live.texts.text(key) for key in keys]
+        live.call(live.core.handle_add_keys, stimulus_id, now_s, worker, texts)
+        live.send()
+        self._forget_strays(texts)
+        return "OK"
 
     def heartbeat_worker(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
         """Make the handler of a worker's heartbeats."""
@@ -567,15 +531,12 @@ class Handlers:
                 live.texts.forget(text)
 
 
+def _always(handle: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function that makes a handler, whatever the one that it replaces."""
+    return lambda upstream: handle
+
+
 def _method(name: str, scheduler: Any) -> Callable[[Any], Any]:
     """Return a function that makes a handler, which calls the scheduler's method at that time."""
-
-    def make(upstream: Any) -> Any:
-        # Dask checks the return value of a request's handler, so this need not be a coroutine.
-        @functools.wraps(upstream)
-        def handle(*args: Any, **kwargs: Any) -> Any:
-            return getattr(scheduler, name)(*args, **kwargs)
-
-        return handle
-
-    return make
+    # Dask checks the return value of a request's handler, so this need not be a coroutine.
+    return _always(lambda *args, **kwargs: getattr(scheduler, name)(*args, **kwargs))

@@ -15,69 +15,47 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    """Makes handlers of requests, which replace Dask's.
-
-    Parameters
-    ----------
-    live : LiveCore
-        The owner of the core that answers.
-    """
+    """Handlers of requests, which replace Dask's."""
 
     def __init__(self, live: LiveCore) -> None:
         self._live = live
 
-    def get_who_has(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of ``who_has``."""
+    def get_who_has(self, keys: Iterable[Any] | None = None) -> Any:
+        """Answer ``who_has``."""
+        live = self._live
+        return live.who_has(live.scheduler.tasks.keys() if keys is None else keys)
 
-        def handle(keys: Iterable[Any] | None = None) -> Any:
-            live = self._live
-            return live.who_has(live.scheduler.tasks.keys() if keys is None else keys)
+    def get_has_what(self, workers: Iterable[str] | None = None) -> Any:
+        """Answer ``has_what``."""
+        found = self._live.scheduler.workers
+        addresses = list(found) if workers is None else self._addresses(workers)
+        there = self._keys_in("has_what", [one for one in addresses if one in found])
+        return {address: there.get(address, []) for address in addresses}
 
-        return functools.wraps(upstream)(handle)
+    def get_processing(self, workers: Iterable[str] | None = None) -> Any:
+        """Answer ``processing``."""
+        found = self._live.scheduler.workers
+        addresses = list(found) if workers is None else self._addresses(workers)
+        return self._keys_in("processing", addresses)
 
-    def get_has_what(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of ``has_what``."""
-
-        def handle(workers: Iterable[str] | None = None) -> Any:
-            found = self._live.scheduler.workers
-            addresses = list(found) if workers is None else self._addresses(workers)
-            there = self._keys_in("has_what", [one for one in addresses if one in found])
-            return {address: there.get(address, []) for address in addresses}
-
-        return functools.wraps(upstream)(handle)
-
-    def get_processing(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of ``processing``."""
-
-        def handle(workers: Iterable[str] | None = None) -> Any:
-            found = self._live.scheduler.workers
-            addresses = list(found) if workers is None else self._addresses(workers)
-            return self._keys_in("processing", addresses)
-
-        return functools.wraps(upstream)(handle)
-
-    def get_nbytes(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the handler of ``nbytes``."""
-
-        def handle(keys: Iterable[Any] | None = None, summary: bool = True) -> Any:
-            live = self._live
-            live.look()
-            sizes = {}
-            for key in live.scheduler.tasks.keys() if keys is None else keys:
-                text = live.texts.known(key)
-                if text is None:
-                    raise KeyError(key)
-                sizes[key] = live.core.task_value(text, "nbytes")
-            if keys is None:
-                sizes = {key: nbytes for key, nbytes in sizes.items() if nbytes >= 0}
-            if not summary:
-                return sizes
-            added: dict[str, int] = {}
-            for key, nbytes in sizes.items():
-                added[key_split(key)] = added.get(key_split(key), 0) + nbytes
-            return added
-
-        return functools.wraps(upstream)(handle)
+    def get_nbytes(self, keys: Iterable[Any] | None = None, summary: bool = True) -> Any:
+        """Answer ``nbytes``."""
+        live = self._live
+        live.look()
+        sizes = {}
+        for key in live.scheduler.tasks.keys() if keys is None else keys:
+            text = live.texts.known(key)
+            if text is None:
+                raise KeyError(key)
+            sizes[key] = live.core.task_value(text, "nbytes")
+        if keys is None:
+            sizes = {key: nbytes for key, nbytes in sizes.items() if nbytes >= 0}
+        if not summary:
+            return sizes
+        added: dict[str, int] = {}
+        for key, nbytes in sizes.items():
+            added[key_split(key)] = added.get(key_split(key), 0) + nbytes
+        return added
 
     def _addresses(self, workers: Iterable[str]) -> list[str]:
         coerced = map(self._live.scheduler.coerce_address, workers)

@@ -105,22 +105,10 @@ def is_wildcard(host: str) -> bool:
 
 
 def resolve_host(host: str) -> str:
-    """Find the IP address of a host, IPv4 before IPv6.
+    """Find the IP address of a host, IPv4 before IPv6; ``""`` is this machine.
 
-    Parameters
-    ----------
-    host : str
-        IP address, host name, or ``""`` for this machine.
-
-    Returns
-    -------
-    str
-        IP address in its canonical form, so resolving it again changes nothing.
-
-    Raises
-    ------
-    OSError
-        If the name is unknown. May wait for a name server.
+    It is in its canonical form, so resolving it again changes nothing. `OSError` if the name is
+    unknown. May wait for a name server.
     """
     if is_ip(host):
         return _canonical(host)
@@ -137,28 +125,12 @@ def local_host_for(host: str) -> str:
 def contact_host(
     bound_host: str, *, default_host: str | None, contact: str | None, interface: str | None
 ) -> str:
-    """Choose the host to advertise for a listener.
+    """Choose the host to advertise for a listener that is bound to an IP address.
 
-    Parameters
-    ----------
-    bound_host : str
-        IP address that the listener is bound to.
-    default_host : str or None
-        What Dask proposes. It does so for ``tcp://`` and ``tls://`` only.
-    contact, interface : str or None
-        The user's setting: a host, or a network interface whose IPv4 address to take.
-
-    Returns
-    -------
-    str
-        `bound_host` itself unless it is a wildcard; otherwise the first that is given of
-        `contact`, the address of `interface`, `default_host`, and this machine's address on its
-        default route.
-
-    Raises
-    ------
-    ValueError
-        If there is no such interface, or it has no IPv4 address.
+    That is the address itself unless it is a wildcard; otherwise the first that is given of
+    `contact`, the address of `interface`, both settings of the user, `default_host`, which Dask
+    proposes for ``tcp://`` and ``tls://`` only, and this machine's address on its default route.
+    `ValueError` if there is no such interface, or it has no IPv4 address.
     """
     if not is_wildcard(bound_host):
         return bound_host

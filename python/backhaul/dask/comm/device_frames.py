@@ -244,16 +244,9 @@ def _nbytes(frame: Any) -> int:
 def allocator(name: str | None) -> Allocate:
     """Find who allocates for what comes from other GPUs; once, as imports that fail take time.
 
-    Parameters
-    ----------
-    name : str or None
-        ``"rmm"``, ``"cupy"``, ``"numba"``, ``"backhaul"``, or a function of one argument, the size
-        in bytes, as ``"module:function"``. None takes the first of these four that there is.
-
-    Raises
-    ------
-    ImportError
-        If it is named and there is no such module.
+    The name is ``"rmm"``, ``"cupy"``, ``"numba"``, ``"backhaul"``, or a function of one argument,
+    the size in bytes, as ``"module:function"``; `ImportError` if there is no such module. None
+    takes the first of these four that there is.
     """
     if name is not None:
         module, _, function = name.partition(":")

@@ -101,22 +101,11 @@ class Listener:
 
 
 class SharedInbox:
-    """Messages that have arrived on one endpoint.
+    """Messages that have arrived on one endpoint, made on the event loop that reads them.
 
-    Made on the event loop that reads them.
-
-    Parameters
-    ----------
-    endpoint : backhaul.Endpoint
-        The endpoint; no other object receives frames of it.
-    deserialize : bool
-        Whether messages are to have objects, or leave those marked for it serialized.
-    posted : backhaul.Request, optional
-        A receive of it that is under way.
-    kept : list of memoryview, optional
-        A message that came before.
-    handle : callable, optional
-        Handles a message in the event loop, immediately.
+    No other object receives frames of the endpoint. `posted` is a receive of it that is under way,
+    and `kept` a message that came before. `handle` handles a message in the event loop,
+    immediately.
 
     Attributes
     ----------

@@ -14,17 +14,9 @@ OLDEST: Final = "2025.1.0"
 
 
 def check(version: str) -> None:
-    """Refuse a release that is too old.
+    """Refuse a version of ``distributed`` that is older than `OLDEST`, by `ImportError`.
 
-    Parameters
-    ----------
-    version : str
-        Of ``distributed``. One that does not begin with three numbers is not refused.
-
-    Raises
-    ------
-    ImportError
-        If it is older than `OLDEST`.
+    One that does not begin with three numbers is not refused.
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is not None and [*map(int, found.groups())] < [*map(int, OLDEST.split("."))]:

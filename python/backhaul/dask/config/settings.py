@@ -181,17 +181,9 @@ def configured(key: str) -> Any:
 
 
 def switched_on(switch: str) -> bool:
-    """Tell whether one replacement of a function of Dask's is switched on.
+    """Tell whether one replacement of a function of Dask's, a key of the configuration, is on.
 
-    Parameters
-    ----------
-    switch : str
-        A key under ``distributed.comm.backhaul``.
-
-    Raises
-    ------
-    ValueError
-        If the value cannot be understood. Names the key, the value and what is allowed.
+    `ValueError` with key, value and what is allowed if the value cannot be understood.
     """
     if switch == "exchange":
         return _require("exchange", _automatic)

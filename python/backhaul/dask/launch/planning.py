@@ -61,22 +61,9 @@ def choose_plan(
 ) -> Plan:
     """Plan a machine as Dask's own launchers would divide it, but with a place for each worker.
 
-    Parameters
-    ----------
-    machine : Machine
-        The machine to plan for.
-    policy : str, optional
-        ``per-gpu``, ``per-numa``, ``per-l3`` or ``n``. Without one there are `n_workers` workers,
-        or as many as `threads_per_worker` leaves room for, or as many as Dask's ``LocalCluster``
-        has.
-    n_workers, threads_per_worker : int, optional
-        Workers to plan for (policy ``n``), and threads of each.
-    gpus : sequence of int or str, optional
-        GPUs to use, by number or UUID.
-    interface : str, optional
-        Name or prefix of the network interfaces to choose from.
-    overcommit : bool
-        Whether there may be more workers than CPUs; the plan is for as many as there are CPUs.
+    Without a policy there are `n_workers` workers, or as many as `threads_per_worker` leaves room
+    for, or as many as Dask's ``LocalCluster`` has. The interface is a name or a prefix. With
+    `overcommit` there may be more workers than CPUs; the plan is for as many as there are CPUs.
 
     Raises
     ------

@@ -161,21 +161,11 @@ class _Queue:
 
 
 class Gate(Executor):
-    """Pool for `dask.local.get_async`.
+    """Pool for `dask.local.get_async`, over one that has room for all that may run together.
 
-    Parameters
-    ----------
-    declared : mapping
-        The declared resources, see `declared_for`.
-    needs : mapping
-        Requests of tasks, by key.
-    pool : Executor
-        Runs what is let through; it must have room for all that may run at the same time.
-    in_threads : bool
-        Whether that is threads of this process.
-    needs_in : callable, optional
-        Says what a task asks for, and which keys it depends on, by what was made of it for
-        another process.
+    The needs are by key. `in_threads` says whether the pool has threads of this process. `needs_in`
+    says what a task asks for, and which keys it depends on, by what was made of it for another
+    process.
 
     Raises
     ------

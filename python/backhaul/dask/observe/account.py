@@ -49,17 +49,8 @@ def install(scheduler: Scheduler) -> None:
 
 
 class Account:
-    """Keeps the ledger of a scheduler.
+    """Keeps the ledger of a scheduler, with at most so many links that are listed apart.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    links_max : int
-        Most links that are listed apart.
-
-    Notes
-    -----
     The handler of heartbeats is replaced on the instance by one that takes the report out and calls
     upstream's. It is no plugin of Dask's: the scheduler calls each of these for each transition of
     a task, whether it cares or not, which would cost microseconds per task.

@@ -68,20 +68,7 @@ async def _lanes_from(workers: list[str], dask_worker: Worker) -> dict[str, str]
 
 
 async def lane_reasons(targets: list[str], dask_worker: Worker) -> dict[str, tuple[str, str]]:
-    """Find the lanes from a worker to others, and why these; to be run on the worker.
-
-    Parameters
-    ----------
-    targets : list of str
-        Addresses of workers; its own may be among them.
-    dask_worker : distributed.Worker
-        The worker, as ``Client.run`` gives it.
-
-    Returns
-    -------
-    dict of str to (str, str)
-        For each other worker the lane and the reason.
-    """
+    """Find lane and reason for each address but the worker's own; to be run on the worker."""
     found: dict[str, tuple[str, str]] = {}
     for target in targets:
         if target == dask_worker.address:

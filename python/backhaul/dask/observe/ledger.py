@@ -124,22 +124,11 @@ class Ledger:
         return len(self._links)
 
     def handle_report(self, address: str, report: Report, now_s: float) -> dict[str, Counts]:
-        """Note the totals that a worker or the scheduler reports.
+        """Note the totals that a worker or the scheduler reports, as `Reporter` makes them.
 
-        Parameters
-        ----------
-        address : str
-            The reporting worker.
-        report : dict
-            As `Reporter` makes it.
-        now_s : float
-            Seconds since the epoch.
-
-        Returns
-        -------
-        dict of str to Counts
-            Messages since the last report of the process, by lane; empty for its first report,
-            because the process may have received them long ago.
+        The time is in seconds since the epoch. Returns messages since the last report of the
+        process, by lane; none for its first report, because the process may have received them long
+        ago.
 
         Raises
         ------

@@ -57,15 +57,8 @@ class LinkAccount:
     ) -> None:
         """Take note of what a worker says; nonsense is left out, and said once of each worker.
 
-        Parameters
-        ----------
-        address, host : str
-            The worker, and the host that it is on.
-        report : dict
-            As `backhaul.dask.observe.counters.Reporter` makes it; one of another release may lack
-            the links.
-        now_s : float, optional
-            When it came, in seconds of a clock that does not jump; by default now.
+        The report is that of `backhaul.dask.observe.counters.Reporter`; one of another release may
+        lack the links. `now_s` is of a clock that does not jump; by default now.
         """
         listed = report.get("links", [])
         try:

@@ -50,20 +50,11 @@ class TransferHistory:
                     kind[lane] = kind.get(lane, 0) + nbytes
 
     def rates(self, now_s: float) -> tuple[int, dict[tuple[str, bool], list[float]]]:
-        """Return the rates of the last intervals, the current one left out.
+        """Return the rates of the last intervals, the current one left out, and its number.
 
-        Parameters
-        ----------
-        now_s : float
-            Time of the same clock.
-
-        Returns
-        -------
-        number : int
-            Number of the current interval, which changes when the rates do.
-        rates : dict of tuple of str and bool to list of float
-            Bytes per second by lane and whether they were lent, for each of `INTERVALS` intervals,
-            the oldest first. Only lanes with bytes are in it.
+        The number changes when the rates do. Rates are bytes per second by lane and whether they
+        were lent, for each of `INTERVALS` intervals, the oldest first. Only lanes with bytes are in
+        it.
         """
         number = int(now_s // INTERVAL_S)
         found: dict[tuple[str, bool], list[float]] = {}

@@ -29,17 +29,9 @@ _KNOWN: Final = ("GPU", "CORE", "NIC")
 
 
 def checked(declared: Mapping[str, Any] | None) -> Declared:
-    """Check what a worker is said to have.
+    """Check what a worker is said to have, and return it as lists and numbers for any message.
 
-    Parameters
-    ----------
-    declared : mapping of str to float, list of int or list of list of int, or None
-        As above; tuples are as good as lists, and None is nothing. ``"all"`` stays what it is.
-
-    Returns
-    -------
-    dict
-        The same, as lists and numbers, which travel in any message.
+    Tuples are as good as lists, and None is nothing. ``"all"`` stays what it is.
 
     Raises
     ------
@@ -84,16 +76,9 @@ def groups_of(declared: Mapping[str, Any]) -> dict[str, list[list[int]]]:
 def parse(text: str | None) -> Declared:
     """Read resources from a command line.
 
-    Parameters
-    ----------
-    text : str or None
-        Parts like ``GPU=2``, ``GPU=[0,1]``, ``GPU=[[0,1],[2,3]]``, ``CORE=all`` and
-        ``MEMORY=64e9``, with spaces or commas between them.
-
-    Raises
-    ------
-    ConfigError
-        If a part cannot be read, or `checked` refuses it.
+    Its parts are like ``GPU=2``, ``GPU=[0,1]``, ``GPU=[[0,1],[2,3]]``, ``CORE=all`` and
+    ``MEMORY=64e9``, with spaces or commas between them. `ConfigError` if one cannot be read, or
+    `checked` refuses it.
     """
     found: dict[str, Any] = {}
     for part in _parts(text or ""):

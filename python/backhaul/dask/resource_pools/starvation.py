@@ -23,14 +23,8 @@ _K = TypeVar("_K")
 class StarvationGuard(Generic[_K]):
     """The requests that wait, and who went past them.
 
-    Parameters
-    ----------
-    names_of : callable
-        Names the resources that a request asks for.
-    keep : callable
-        Keeps what a request needs for it; False if that cannot be.
-    keep_no_longer : callable
-        Lends it to all again.
+    `keep` keeps what a request needs for it, and returns False if that cannot be; `keep_no_longer`
+    lends it to all again.
 
     Attributes
     ----------

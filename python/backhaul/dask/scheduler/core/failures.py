@@ -57,30 +57,11 @@ def found_failure(
     scheduler: Any,
     departed: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make the exception of a task from a failure in the core.
+    """Make the exception of a task, still serialized, from a failure in the core.
 
-    Parameters
-    ----------
-    name : str
-        Name of the exception, as the core has it.
-    of : mapping of str to object
-        Arguments of the exception: addresses, sizes in bytes, restrictions.
-    key : Key
-        The key of the task.
-    scheduler : distributed.Scheduler
-        The scheduler, for its settings and workers in the text.
-    departed : mapping of str to WorkerState, optional
-        Workers that have left, by address.
-
-    Returns
-    -------
-    bytes or distributed.protocol.Serialized
-        The exception, pickled.
-
-    Raises
-    ------
-    ValueError
-        If the core names an exception that is not known here.
+    `of` are arguments of the exception of that name: addresses, sizes in bytes, restrictions. The
+    settings and workers of the scheduler, and workers that have left, by address, are in its text.
+    `ValueError` if the core names an exception that is not known here.
     """
     if name == "RuntimeError":
         return Serialized(*serialize(RuntimeError("Worker holding Actor was lost")))

@@ -55,16 +55,9 @@ def _text_of(key: Any) -> str:
 class Annotations:
     """The annotations of a graph, as the core has them.
 
-    Parameters
-    ----------
-    asked : mapping
-        Further arguments of ``Scheduler._create_taskstate_from_graph``.
-    kept : dict of bytes to dict
-        Gets each set of annotations, by its payload in the core.
-    address_of : callable
-        Gives the address of a worker of a name; `ValueError` if it is not one.
-    slots : SchedulerSlots or None
-        Handles resource requests of functions and annotations; without it, only Dask's apply.
+    `asked` are further arguments of `Scheduler._create_taskstate_from_graph`. `kept` gets each set
+    of annotations, by its payload in the core. `address_of` gives the address of a worker of a
+    name; `ValueError` if it is not one. Without `slots` only Dask's resource requests apply.
     """
 
     def __init__(

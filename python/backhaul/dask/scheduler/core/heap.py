@@ -15,16 +15,9 @@ __all__ = ["fill_queue"]
 def fill_queue(queue: Any, said: dict[str, Any], by_text: dict[str, Any]) -> None:
     """Fill a heap with the entries of a core's queue.
 
-    Parameters
-    ----------
-    queue : distributed.collections.HeapSet
-        The heap.
-    said : dict
-        The core's ``queued`` (keys in the order of queueing), ``queue_entries`` (priority or None,
-        number of the entry and key of each, first ones first) and ``queue_added`` (how many
-        entries there were ever).
-    by_text : dict of str to TaskState
-        The tasks.
+    `said` has the core's ``queued`` (keys in the order of queueing), ``queue_entries`` (priority or
+    None, number of the entry and key of each, first ones first) and ``queue_added`` (how many
+    entries there were ever).
     """
     queue.clear()
     queue._data.update(by_text[text] for text in said["queued"])

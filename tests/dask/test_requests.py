@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
 import random
 from typing import Any
@@ -13,7 +14,7 @@ from dask._task_spec import Task, TaskRef
 
 from backhaul.dask import resources
 from backhaul.dask.resource_pools import declarations
-from backhaul.dask.resource_pools.requests import Needs, needs_of
+from backhaul.dask.resource_pools.requests import BESIDE_TASKS, CPU, Needs, declared_name, needs_of
 from backhaul.errors import ConfigError
 
 
@@ -62,6 +63,17 @@ def test_cpu_is_one_unless_it_is_said_and_nothing_is_left_out() -> None:
 )
 def test_the_request_of_a_nested_function_is_found(spec: Any) -> None:
     assert needs_of(spec) == ON_GPU
+
+
+def test_no_name_of_a_user_is_one_of_ours_or_that_of_another() -> None:
+    words = ["declared ", "declared", "CPU", "tasks without ", "GPU", " "]
+    every = itertools.chain.from_iterable(itertools.product(words, repeat=n) for n in range(1, 6))
+    names = {"".join(parts) for parts in every}
+    assert {CPU, BESIDE_TASKS, "declared CPU", "declared declared CPU"} <= names
+    ours = {declared_name(name) for name in names}
+    assert len(ours) == len(names)
+    assert ours.isdisjoint({CPU, BESIDE_TASKS})
+    assert declared_name(CPU) == "declared CPU"
 
 
 @pytest.mark.parametrize("spec", [plain, 1, "kernel", ("x", 0), Task("x", plain, 1), int, object()])

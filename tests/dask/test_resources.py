@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from distributed import Worker, get_worker, secede, wait
+from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 
 import dask
 from backhaul.dask import get_resources, resource_id, resources
@@ -41,6 +41,11 @@ def fresh_gate() -> Any:
 @resources(GPU=1, CPU=0)
 def on_gpu(number: int) -> Any:
     return resource_id("GPU"), get_resources()
+
+
+def gated_held(_: Any) -> Any:
+    gate.wait(60)
+    return get_resources()
 
 
 @resources(GPU=1, CPU=0)
@@ -373,6 +378,33 @@ async def test_cpu_is_never_a_restriction_of_dasks() -> None:
         future = client.submit(quick, 1, resources={"GPU": 1, "CPU": 0})
         assert await future == 1
         assert scheduler.tasks[future.key].resource_restrictions == {"GPU": 1}
+
+
+@pytest.mark.asyncio
+async def test_resources_that_are_named_as_ours_are_told_from_them(eventually: Eventually) -> None:
+    named = {"CPU": 1.0, "declared CPU": 1.0, "tasks without CPU": 1.0}
+    async with (
+        Scheduler(
+            protocol="backhaul", host="127.0.0.1", port=0, dashboard_address=":0"
+        ) as scheduler,
+        Worker(scheduler.address, nthreads=3, resources=named, validate=True) as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        without_threads = client.map(gated_io, range(4))
+        await eventually(lambda: worker.state.executing_count == 4)
+        each = [client.submit(gated_held, name, resources={name: 1}) for name in named]
+        await eventually(lambda: worker.state.executing_count == 7)
+        more = client.submit(gated_held, 2, resources={"declared CPU": 1})
+        await eventually(lambda: more.key in worker.state.tasks)
+        assert worker.state.executing_count == 7
+        gate.set()
+        assert await client.gather(without_threads) == list(range(4))
+        others = ("declared CPU", "declared declared CPU", "declared tasks without CPU")
+        for found, name in zip(
+            await client.gather([*each, more]), [*others, others[1]], strict=True
+        ):
+            assert found.keys() == {name, "CPU"}
+        assert not worker.state.available_resources.keys() - named.keys()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ fn core() -> SchedulerCore {
 }
 
 fn join(core: &mut SchedulerCore, address: &str, gpus: f64) {
+    join_with(core, address, "GPU", gpus);
+}
+
+fn join_with(core: &mut SchedulerCore, address: &str, resource: &str, units: f64) {
     let joins = WorkerJoins {
         address: Arc::from(address),
         name: Arc::from(address),
@@ -31,7 +35,7 @@ fn join(core: &mut SchedulerCore, address: &str, gpus: f64) {
         nthreads: 1,
         memory_limit: 0,
         status: WorkerStatus::Running,
-        resources: vec![(Arc::from("GPU"), gpus)],
+        resources: vec![(Arc::from(resource), units)],
         bandwidth_bytes_per_s: 1e8,
     };
     core.handle_worker_added(&joins, &stimulus(), 1.0)
@@ -167,6 +171,21 @@ fn tasks_without_a_thread_leave_a_worker_idle() {
     assert_eq!(sent(&mut core).len(), 3);
     assert_eq!(core.in_flight("tcp://10.0.0.1:1"), Ok(0));
     assert_eq!(core.cluster_view().idle.len(), 1);
+}
+
+#[test]
+fn a_resource_that_is_named_as_the_one_of_tasks_without_a_thread_is_another_one() {
+    let mut core = core();
+    let named = "tasks without CPU";
+    join_with(&mut core, "tcp://10.0.0.1:1", named, 1.0);
+    let mut asks = Requirements::default();
+    asks.resources = Some(vec![(Arc::from(named), 1.0)]);
+    ask_all(&mut core, "named", 4, &asks);
+    assert_eq!(sent(&mut core).len(), 2);
+    let mut beside = Requirements::default();
+    beside.threads = Some(0.0);
+    ask_all(&mut core, "beside", 8, &beside);
+    assert_eq!(sent(&mut core).len(), 8);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! `docs/design/resources.md`. Each distinct request has a ranking of the workers that can meet it,
 //! by what is spoken for there; a worker gets as many tasks as it can run, and as many again.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +24,17 @@ const CPU: &str = "CPU";
 
 /// Resource that a task without a thread asks for in addition, of which each worker has some
 const BESIDE: &str = "tasks without CPU";
+
+/// Put before names of users' resources that would be one of these
+const DECLARED: &str = "declared ";
+
+/// Returns the name here of a user's resource; `declared_name` of `backhaul.dask.resource_pools`
+fn declared_name(name: &str) -> Cow<'_, str> {
+    match name.trim_start_matches(DECLARED) {
+        CPU | BESIDE => Cow::Owned(format!("{DECLARED}{name}")),
+        _ => Cow::Borrowed(name),
+    }
+}
 
 /// Requests for resources: units of workers, units in use, and waiting tasks
 #[derive(Debug)]
@@ -133,22 +145,23 @@ impl Room {
         if let Some(&known) = self.by_needs.get(&needs) {
             return Ok(known);
         }
-        let mut all: Vec<(&str, f64)> = amounts
+        let apart = amounts
             .iter()
-            .map(|(name, units)| (&**name, *units))
-            .collect();
+            .map(|(name, units)| (declared_name(name), *units));
+        let mut all: Vec<(Cow<'_, str>, f64)> = apart.collect();
         let mut names: Vec<Arc<str>> = amounts.iter().map(|(name, _)| Arc::clone(name)).collect();
         // Several threads are a restriction, too: not every worker has them. Tasks without a thread
         // are counted, so that a worker is not sent more than it could ever run at the same time.
         if threads != 1.0 {
-            all.push((CPU, threads));
+            all.push((Cow::Borrowed(CPU), threads));
         }
         if threads == 0.0 {
-            all.push((BESIDE, 1.0));
+            all.push((Cow::Borrowed(BESIDE), 1.0));
         }
         if threads > 1.0 {
             names.push(Arc::from(CPU));
         }
+        let all = all.iter().map(|(name, units)| (name.as_ref(), *units));
         let signature = self.places.signature(&Request::new(all, [])?);
         self.by_needs.insert(needs, signature);
         self.asked.entry(signature).or_insert(Asked {
@@ -302,7 +315,8 @@ impl SchedulerCore {
             None => declared.extend(one.resources.iter().filter_map(|&(name, units)| {
                 let name = self.names.text(name);
                 // A resource of that name is not the project's: a thread is.
-                (**name != *CPU).then(|| (name.to_string(), Declaration::Sum(units)))
+                (**name != *CPU)
+                    .then(|| (declared_name(name).into_owned(), Declaration::Sum(units)))
             })),
         }
         if room.places.set_worker(worker.number(), &declared).is_err() {

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-from backhaul.dask.resource_pools.requests import CPU, Needs
+from backhaul.dask.resource_pools.requests import CPU, Needs, declared_name
 from backhaul.errors import ResourceError
 
 __all__ = [
@@ -38,18 +38,9 @@ NIC: Final = "NIC"
 
 
 class Lease:
-    """Units that one task holds.
+    """Units that one task holds, of a lease with a number in its pools.
 
-    Parameters
-    ----------
-    needs : Needs
-        The request.
-    number : int
-        Of the lease in its pools.
-    held : mapping of str to tuple of int or float
-        Units by name, or the amount of a sum.
-    groups : mapping of str to list of list of int
-        Units of each pool by group.
+    `held` has units by name, or the amount of a sum; `groups` has the units of each pool by group.
     """
 
     __slots__ = ("cpus_before", "groups", "has_device", "held", "is_over", "needs", "number")
@@ -122,7 +113,8 @@ def resource_id(name: str) -> int | tuple[int, ...]:
         )
     if lease.is_over:
         raise ResourceError(f"resource_id({name!r}): the task gave back all it held")
-    held = lease.held.get(name)
+    # A local scheduler has no other names than users have.
+    held = lease.held.get(declared_name(name), lease.held.get(name))
     if held is None:
         asked = ", ".join({**lease.needs.resources, CPU: lease.needs.cpu})
         raise ResourceError(f"the task did not ask for {name}, only for {asked}")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from backhaul._native import ResourcePlaces, ResourceRequest
 from backhaul.dask.compat.names import TaskState
 from backhaul.dask.resource_pools.requests import (
     ANNOTATION,
+    BESIDE_TASKS,
     CPU,
-    DECLARED_CPU,
     Needs,
     anyone_asks,
     apart_from_threads,
+    declared_name,
     needs_of,
 )
 from backhaul.dask.serialize.pickled_task import PickledTask
 
-__all__ = ["BESIDE_TASKS", "RequestClass", "RequestIndex", "ResourceSpec", "forget_refused"]
-
-#: Additional request of each task that takes no thread; each worker has so many of it
-BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
+__all__ = ["RequestClass", "RequestIndex", "ResourceSpec", "forget_refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class RequestIndex:
         theirs = annotated.pop(CPU, None) if declares_cpu else None
         if theirs is not None:
             # A request that no worker can meet is an error of the client, immediately.
-            Needs({DECLARED_CPU: theirs})
+            Needs({declared_name(CPU): theirs})
         if not annotated and theirs is not None and found is None:
             return None
         affinity = annotations.get("affinity", ())
@@ -135,7 +133,7 @@ class RequestIndex:
             # same time.
             request = amounts if cpu == 1 else {**amounts, CPU: cpu}
             if not cpu:
-                request = {**request, **BESIDE_TASKS}
+                request = {**request, BESIDE_TASKS: 1.0}
             signature = self._places.signature(ResourceRequest(request))
             self._names[signature] = frozenset(amounts if cpu <= 1 else {**amounts, CPU: cpu})
             asked = self._asked[found] = RequestClass(Needs({**amounts, CPU: cpu}), signature)

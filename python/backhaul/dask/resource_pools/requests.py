@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final, TypeVar
@@ -22,19 +23,23 @@ from backhaul.errors import ConfigError
 __all__ = [
     "ANNOTATION",
     "ATTRIBUTE",
+    "BESIDE_TASKS",
     "CPU",
-    "DECLARED_CPU",
     "Needs",
     "anyone_asks",
     "apart_from_threads",
+    "declared_name",
     "needs_of",
     "resources",
 ]
 
 #: Name of the resource that every task asks for unless it says otherwise: a thread of its worker
 CPU: Final = "CPU"
-#: Backhaul's name of the resource ``CPU`` of Dask, of a worker that declares it: no thread
-DECLARED_CPU: Final = "declared CPU"
+#: Name of an additional request of each task that takes no thread; each worker has some of it
+BESIDE_TASKS: Final = "tasks without CPU"
+#: Put before names of users' resources that mean something else here
+_DECLARED: Final = "declared "
+_TAKEN: Final = re.compile(f"(?:{_DECLARED})*(?:{CPU}|{BESIDE_TASKS})")
 #: Under this name a function has what its calls ask for
 ATTRIBUTE: Final = "backhaul_resources"
 #: Under this name a task's annotations carry to its worker what Dask has no place for
@@ -54,9 +59,23 @@ def anyone_asks() -> bool:
     return _asked
 
 
+def declared_name(name: str) -> str:
+    """Return the name here of a resource that a user declares for Dask.
+
+    It is the user's, but for ``CPU``, which is a number of threads here, `BESIDE_TASKS`, and names
+    that another one of these gets: no two names become the same one.
+
+    Examples
+    --------
+    >>> [declared_name(name) for name in ("GPU", "CPU", "declared CPU")]
+    ['GPU', 'declared CPU', 'declared declared CPU']
+    """
+    return _DECLARED + name if _TAKEN.fullmatch(name) else name
+
+
 def apart_from_threads(by_name: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Call what Dask knows as ``CPU`` otherwise, as that is a number of threads to us."""
-    return {DECLARED_CPU if name == CPU else name: value for name, value in by_name.items()}
+    """Name resources as `declared_name` does."""
+    return {declared_name(name): value for name, value in by_name.items()}
 
 
 class Needs:
@@ -189,16 +208,8 @@ def resources(*, affinity: Iterable[str] = (), **amounts: float) -> Callable[[_F
 def needs_of(spec: Any) -> Needs | None:
     """Find what a task asks for through the functions in it; None if none of them asks.
 
-    Parameters
-    ----------
-    spec : GraphNode, function or tuple
-        The graph's value for the task; fused, nested and partial functions are inspected, closures
-        are not.
-
-    Returns
-    -------
-    Needs or None
-        Of several functions that run as one task, the larger of each amount.
+    Fused, nested and partial functions are inspected, closures are not. Of several functions that
+    run as one task, it is the larger of each amount.
     """
     found: Needs | None = None
     stack = [spec]

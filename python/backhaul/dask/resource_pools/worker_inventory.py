@@ -8,8 +8,7 @@ from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import WorkerState
 from backhaul.dask.compat.operations import RESOURCES
 from backhaul.dask.resource_pools.declarations import Declared, checked, totals
-from backhaul.dask.resource_pools.request_index import BESIDE_TASKS
-from backhaul.dask.resource_pools.requests import CPU, apart_from_threads
+from backhaul.dask.resource_pools.requests import BESIDE_TASKS, CPU, apart_from_threads
 
 __all__ = ["described", "place_worker", "reported_by", "warn_of"]
 
@@ -48,7 +47,7 @@ def described(ws: WorkerState) -> Declared | None:
 
 def place_worker(places: ResourcePlaces, number: int, ws: WorkerState, beside_max: int) -> None:
     """Tell places what a worker has, threads and what takes none too; nonsense is as nothing."""
-    threads = {CPU: float(ws.nthreads), **{name: float(beside_max) for name in BESIDE_TASKS}}
+    threads = {CPU: float(ws.nthreads), BESIDE_TASKS: float(beside_max)}
     try:
         places.set_worker(number, {**threads, **reported_by(ws)})
     except (ArithmeticError, TypeError, ValueError) as error:

@@ -24,7 +24,13 @@ from backhaul.dask.resource_pools.declarations import Declared, checked, groups_
 from backhaul.dask.resource_pools.leases import Lease
 from backhaul.dask.resource_pools.machine_pools import Coupled
 from backhaul.dask.resource_pools.overflow_pool import OverflowThreadPoolExecutor
-from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, apart_from_threads
+from backhaul.dask.resource_pools.requests import (
+    ANNOTATION,
+    CPU,
+    Needs,
+    apart_from_threads,
+    declared_name,
+)
 from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.errors import ConfigError
 
@@ -42,16 +48,8 @@ _ROUNDING = 1e-9
 class WorkerSlots:
     """Waiting and running tasks of one worker, besides plain tasks.
 
-    Parameters
-    ----------
-    declared : mapping
-        Resources of the worker, see `backhaul.dask.resource_pools.declarations`.
-    couple : callable, optional
-        Returns which of the declared units are near to each other.
-    beside_max : int
-        Most concurrent tasks that take less than a thread.
-    executor : OverflowThreadPoolExecutor
-        Where these run.
+    `couple` returns which of the declared units are near to each other. At most `beside_max`
+    concurrent tasks take less than a thread; these run in `executor`.
     """
 
     def __init__(
@@ -111,7 +109,8 @@ class WorkerSlots:
         needs = self._needs.get(found)
         if needs is None:
             amounts = apart_from_threads(dict(found[0]))
-            needs = self._needs[found] = Needs({**amounts, CPU: cpu}, affinity)
+            names = map(declared_name, affinity)
+            needs = self._needs[found] = Needs({**amounts, CPU: cpu}, names)
         return needs
 
     def add(self, ts: Any, needs: Needs) -> None:

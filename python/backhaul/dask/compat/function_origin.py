@@ -44,6 +44,9 @@ _DECORATORS = {
     "<string>",
 }
 
+#: Members of a class or module that have code
+_FUNCTIONS: Final = (FunctionType, classmethod, staticmethod, property)
+
 #: Attribute of a function of this package: itself, and the function that it replaces now. On the
 #: function, as a table would keep each worker and scheduler that has one of its own for as long as
 #: the process lives; with itself, as `functools.wraps` copies attributes
@@ -75,8 +78,15 @@ def belongs(original: Any, known: Iterable[Any]) -> bool:
         return True
     if not isinstance(original, FunctionType):
         return False
-    homes = set(filter(None, map(inspect.getsourcefile, known)))
+    homes = set(filter(None, map(_home_of, known)))
     return all(file in homes or _is_ours(file) for file in _files(original))
+
+
+def _home_of(source: Any) -> str | None:
+    # For a function `inspect` asks the file system whether the file is there.
+    if isinstance(source, FunctionType):
+        return source.__code__.co_filename
+    return inspect.getsourcefile(source)
 
 
 def as_dask_has_it(found: Any) -> Any:
@@ -130,6 +140,9 @@ def _wrapped(function: Any) -> Iterator[FunctionType]:
 
 def _files(function: Any) -> set[str]:
     """Collect the files that a function, its decorators and what they wrap were compiled from."""
+    if isinstance(function, FunctionType) and not vars(function):
+        # Neither a wrapper nor a replacement, as most functions
+        return {function.__code__.co_filename} - _DECORATORS
     return {
         each.__code__.co_filename
         for each in _wrapped(function)
@@ -175,4 +188,4 @@ def is_pristine(source: Any) -> bool:
         home = source.__file__
         # Functions that a module has imported belong to other modules.
         parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
-    return all(_files(part) <= {home} for part in parts)
+    return all(_files(part) <= {home} for part in parts if isinstance(part, _FUNCTIONS))

@@ -28,7 +28,12 @@ async def cluster(
 ) -> AsyncIterator[tuple[Client, Scheduler, list[Worker]]]:
     """Start a scheduler and a worker for each declaration, all in this process, and validate."""
     async with Scheduler(
-        protocol="backhaul", host="127.0.0.1", port=0, dashboard_address=":0", validate=True
+        protocol="backhaul",
+        host="127.0.0.1",
+        port=0,
+        dashboard=False,
+        dashboard_address=":0",
+        validate=True,
     ) as scheduler:
         workers = []
         try:

@@ -29,7 +29,9 @@ def test_workers_report_the_latency_of_requests_and_placement_counts_it() -> Non
     async def run() -> None:
         with dask.config.set({"distributed.comm.backhaul.placement.enabled": True}):
             async with (
-                Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
+                Scheduler(
+                    host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0"
+                ) as scheduler,
                 Worker(scheduler.address, nthreads=1) as holder,
                 Worker(scheduler.address, nthreads=1) as receiver,
                 Client(scheduler.address, asynchronous=True) as client,

@@ -157,7 +157,7 @@ def test_finished_task_runs_again(client: Client, tmp_path: Path) -> None:
 async def in_this_loop() -> AsyncIterator[tuple[Scheduler, Client]]:
     """Start a scheduler, a worker and a client in this event loop."""
     async with (
-        Scheduler(host=HOST, dashboard_address=":0") as scheduler,
+        Scheduler(host=HOST, dashboard=False, dashboard_address=":0") as scheduler,
         Worker(scheduler.address, nthreads=1),
         Client(scheduler.address, asynchronous=True) as client,
     ):

@@ -266,7 +266,9 @@ def test_a_real_cluster_computes_with_and_without_the_window(window: bool) -> No
         settings = {SWITCH: True, "distributed.comm.backhaul.work-in-hand.enabled": window}
         with dask.config.set(settings):
             async with (
-                Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
+                Scheduler(
+                    host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0"
+                ) as scheduler,
                 Worker(scheduler.address, nthreads=2),
                 Worker(scheduler.address, nthreads=1),
                 Client(scheduler.address, asynchronous=True) as client,
@@ -289,7 +291,9 @@ def test_a_real_cluster_computes_with_and_without_the_window(window: bool) -> No
 
 def test_without_the_switch_nothing_is_changed() -> None:
     async def run() -> None:
-        async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
+        async with Scheduler(
+            host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0"
+        ) as scheduler:
             assert "backhaul-placement" not in scheduler.plugins
             assert "worker_objective" not in vars(scheduler)
 
@@ -306,7 +310,9 @@ def test_resources_are_heeded_beside_it(by_core: bool) -> None:
         core = {"distributed.comm.backhaul.hot-path.scheduler-core": by_core}
         with dask.config.set({SWITCH: True, "backhaul.resources": {"GPU": 1}, **core}):
             async with (
-                Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
+                Scheduler(
+                    host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0"
+                ) as scheduler,
                 Worker(scheduler.address, nthreads=2),
                 Worker(scheduler.address, nthreads=1),
                 Client(scheduler.address, asynchronous=True) as client,

@@ -459,7 +459,9 @@ async def mixed(*, scheduler: bool, worker: bool, client: bool) -> AsyncIterator
     host = "backhaul://127.0.0.1"
     async with contextlib.AsyncExitStack() as stack:
         with dask.config.set({key: scheduler}):
-            s = await stack.enter_async_context(Scheduler(host=host, dashboard_address=":0"))
+            s = await stack.enter_async_context(
+                Scheduler(host=host, dashboard=False, dashboard_address=":0")
+            )
         with dask.config.set({key: worker}):
             w = await stack.enter_async_context(Worker(s.address, nthreads=1))
         with dask.config.set({key: client}):
@@ -533,7 +535,9 @@ async def test_streams_of_peers_that_left_are_released(
 @gen_test()
 async def test_a_worker_gets_no_request_of_one_that_had_its_address() -> None:
     key = f"{ROOT}.enabled"
-    async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
+    async with Scheduler(
+        host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0"
+    ) as scheduler:
         first = await Worker(scheduler.address, nthreads=1, host="127.0.0.1")
         async with Client(scheduler.address, asynchronous=True) as client:
             assert await client.submit(inc, 1) == 2

@@ -335,7 +335,7 @@ class Traffic(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    "examples", [50, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"]
+    "examples", [50, pytest.param(100, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("lane", ["shm", "tcp"])
 def test_any_sequence_of_operations_matches_as_the_model(lane: str, examples: int) -> None:

@@ -316,7 +316,7 @@ LEAVE = """
 )
 @pytest.mark.parametrize("how", ["return", "exit", "raise", "leave at once"])
 def test_a_process_may_exit_with_everything_under_way(lane: str, how: str, start: Start) -> None:
-    programs = [start(LEAVE, lane, how) for _ in range(3)]
+    programs = [start(LEAVE, lane, how) for _ in range(2)]
     for program in programs:
         status, out, err = program.end()
         # A thread that waits gets the reason why its operation ended.

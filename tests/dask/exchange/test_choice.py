@@ -280,7 +280,8 @@ def test_types_are_read_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
         assert columns.schema_of(frame().iloc[:0]) is not None
 
 
-@pytest.mark.parametrize("partitions", [2, 200])
+# Dask's method of tasks has a second stage from 33 partitions on.
+@pytest.mark.parametrize("partitions", [2, 40])
 @pytest.mark.parametrize("operation", ["shuffle", "merge", "drop_duplicates"])
 def test_few_rows_take_fewer_tasks_than_by_the_method_of_tasks(
     client: Client, made: list[Graph], operation: str, partitions: int

@@ -144,7 +144,7 @@ async def look_amid(what: str, kind: str) -> None:
         # At every turn, so that it happens in the middle of any operation
         gc.set_threshold(200, 5, 5)
     async with (
-        Scheduler(host=HOST, dashboard_address=":0") as scheduler,
+        Scheduler(host=HOST, dashboard=False, dashboard_address=":0") as scheduler,
         Worker(scheduler.address, nthreads=2, host=HOST, memory_limit="1 GiB") as worker,
         Client(scheduler.address, asynchronous=True) as client,
     ):

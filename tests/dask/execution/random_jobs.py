@@ -206,7 +206,9 @@ async def run_seed(seed: int) -> None:
     host: dict[str, Any] = {"host": "backhaul://127.0.0.1", "validate": validates}
     with dask.config.set(settings):
         async with contextlib.AsyncExitStack() as stack:
-            scheduler = await stack.enter_async_context(Scheduler(dashboard_address=":0", **host))
+            scheduler = await stack.enter_async_context(
+                Scheduler(dashboard=False, dashboard_address=":0", **host)
+            )
             workers = [
                 await stack.enter_async_context(
                     Worker(scheduler.address, nthreads=chance.choice((1, 1, 2)), **host)

@@ -53,7 +53,7 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
         other: Any = None
         future: Any = None
         known: list[tuple[Any, int]] = [(client.submit(inc, 0, pure=False), 1)]
-        for number in range(400):
+        for number in range(200):
             (one, x), (other, y) = chance.choice(known), chance.choice(known)
             if chance.random() < 0.05:
                 gone = client.submit(inc, number, pure=False)

@@ -102,7 +102,7 @@ async def test_a_closing_worker_drops_running_tasks(
 def test_a_thread_may_outlive_the_event_loop(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> list[threading.Thread]:
         async with (
-            Scheduler(host=HOST, dashboard_address=":0") as scheduler,
+            Scheduler(host=HOST, dashboard=False, dashboard_address=":0") as scheduler,
             Client(scheduler.address, asynchronous=True) as client,
         ):
             worker = await Worker(scheduler.address, nthreads=1)

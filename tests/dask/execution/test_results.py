@@ -220,7 +220,8 @@ def end(kind):
     raise kind("the end")
 
 async def main(kind):
-    async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
+    where = {"host": "backhaul://127.0.0.1", "dashboard_address": ":0"}
+    async with Scheduler(dashboard=False, **where) as scheduler:
         async with Worker(scheduler.address, nthreads=1) as worker:
             async with Client(scheduler.address, asynchronous=True) as client:
                 await client.submit(end, kind)

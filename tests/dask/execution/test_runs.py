@@ -356,7 +356,7 @@ def test_random_work_ends_as_it_should(seed: int) -> None:
         chosen = random.Random(seed)
         wanted: list[tuple[Any, int, str]] = []
         cancelled = []
-        for number in range(600):
+        for number in range(300):
             kind = chosen.choice(KINDS)
             # Many depend on others, whatever becomes of these.
             needs = [future for future, _, its in wanted[-20:] if its != "fail"]

@@ -303,7 +303,7 @@ def test_threads_leave_data_alone_while_a_client_runs_a_function(eventually: Eve
     @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         watch_nothing(worker)
-        for _ in range(10):
+        for _ in range(5):
             await in_rust(client, worker)
             futures = client.map(work, range(500), pure=False)
             await eventually(lambda: worker.data)
@@ -333,7 +333,7 @@ def test_an_event_that_the_state_machine_refuses_ends_the_stream(
         await in_rust(client, worker)
         await until_told(client)
         fails.set()
-        futures = [chain(client, 60) for _ in range(20)]
+        futures = [chain(client, 60) for _ in range(10)]
         # As where a handler of Dask's raises
         await eventually(lambda: worker.status in (Status.closed, Status.failed))
         assert futures

@@ -99,7 +99,7 @@ class OwnScheduler(Scheduler):
 async def test_a_method_of_a_subclass_is_called() -> None:
     with configured({KEY: True}):
         async with (
-            OwnScheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as s,
+            OwnScheduler(host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0") as s,
             Worker(s.address, nthreads=1),
             Client(s.address, asynchronous=True) as c,
         ):
@@ -130,7 +130,7 @@ async def run_pairs(
 ) -> tuple[Counter[tuple[str, str]], int]:
     """Count transitions of a job: of a plugin that is added amid it, and those of its release."""
     async with (
-        Scheduler(host=host, dashboard_address=":0") as s,
+        Scheduler(host=host, dashboard=False, dashboard_address=":0") as s,
         Worker(s.address, nthreads=1, host=host),
         Worker(s.address, nthreads=1, host=host),
         Client(s.address, asynchronous=True) as c,

@@ -40,7 +40,9 @@ async def cluster(
     """Start one in this process whose hot messages the engine handles."""
     with dask.config.set({**SETTINGS, **settings}):
         async with (
-            Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0", validate=True) as s,
+            Scheduler(
+                host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0", validate=True
+            ) as s,
             contextlib.AsyncExitStack() as stack,
         ):
             started = [

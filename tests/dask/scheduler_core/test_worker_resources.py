@@ -181,7 +181,9 @@ def by_settings(request: pytest.FixtureRequest) -> Iterator[dict[str, bool]]:
 async def plain_cluster() -> AsyncIterator[tuple[Client, Scheduler]]:
     """Start a scheduler and a worker that declares nothing."""
     async with (
-        Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0", validate=True) as s,
+        Scheduler(
+            host="backhaul://127.0.0.1", dashboard=False, dashboard_address=":0", validate=True
+        ) as s,
         Worker(s.address, nthreads=1, name="plain", validate=True),
         Client(s.address, asynchronous=True) as c,
     ):

@@ -46,6 +46,14 @@ class Hosts:
             ip("-n", space, "address", "add", f"{address}/24", "dev", "eth0")
             ip("-n", space, "link", "set", "eth0", "up")
 
+    def join_here(self, address: str) -> None:
+        """Give this process's own network namespace an address in the network of the hosts."""
+        peer = ["type", "veth", "peer", "name", "here", "netns", self._switch]
+        ip("link", "add", self._prefix, *peer)
+        ip("-n", self._switch, "link", "set", "here", "master", "bridge", "up")
+        ip("address", "add", f"{address}/24", "dev", self._prefix)
+        ip("link", "set", self._prefix, "up")
+
     def slow_down(self, host: str, bytes_per_s: float) -> None:
         """Limit how fast a host sends, until the next call."""
         slow = f"rate {bytes_per_s * 8:.0f}bit burst 64kb latency 400ms"

@@ -70,13 +70,15 @@ OURS = {
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
     "worker/finished_message.py": {"_described"},
     # A function and plans of this package, tasks, arrays and a frame that it made
-    "exchange/cluster.py": {"tasks"},
+    "exchange/cluster.py": {"by_host", "noted", "tasks"},
     "exchange/block_files.py": {"_files"},
     "exchange/arrays.py": {"graph", "result"},
     "exchange/columns.py": {"_kept_by_arrow", "frame"},
-    "exchange/graphs.py": {"graph"},
+    "exchange/graphs.py": {"cluster.pins", "graph", "pins"},
     "exchange/hashing.py": {"floats", "integers", "times"},
-    "exchange/tasks.py": {"keys", "of_partition", "slots", "vars(plan)"},
+    "exchange/placing.py": {"by_host", "choices", "found", "threads"},
+    "exchange/plans.py": {"vars(plan)"},
+    "exchange/transfers.py": {"keys", "of_partition", "slots"},
     # A lease, and a queue of the gate
     "local/resource_gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # The table of classes, and a handler
@@ -201,6 +203,8 @@ OURS = {
 
 #: Of Dask's, and state: what stands there is what Dask would have written.
 STATE = {
+    # Annotations of an expression, until Dask reads them
+    "exchange/placing.py": {"vars(expr)['__dask_annotations__']"},
     # As Worker.get_data
     "worker/get_data.py": {
         "worker.transfer_outgoing_bytes",

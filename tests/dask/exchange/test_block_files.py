@@ -149,14 +149,14 @@ def test_bundles_and_blocks_in_files_are_never_spilled(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_blocks_in_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from backhaul.dask.exchange import tasks
+    from backhaul.dask.exchange import plans, tasks
 
     def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(block_files.block_store, "file_for", fail)
     pandas = frame(25, 50)[["key", "value"]]
-    plan = tasks.FramePlan(
+    plan = plans.FramePlan(
         token="full",
         meta=pandas.iloc[:0],
         schema=schema_of(pandas.iloc[:0]),
@@ -167,7 +167,7 @@ def test_a_full_disk_keeps_blocks_in_memory(
         keeps_index=True,
         memory_bytes=0,
     )
-    with caplog.at_level(logging.WARNING, "backhaul.dask.exchange.tasks"):
+    with caplog.at_level(logging.WARNING, "backhaul.dask.exchange.transfers"):
         block = tasks.transfer(pandas, plan)
     assert isinstance(block, Block)
     assert "No space left on device" in caplog.text

@@ -124,10 +124,10 @@ def test_both_sides_of_a_merge_are_one_exchange(observed: Client, exchanged: lis
     assert counts.output_rows == 90
     page = shown(observed)
     (line,) = (line for line in page.split("</tr>") if 'class="text">merge ' in line)
-    # Blocks, bytes, files, outputs, rows, skew
+    # Blocks, bytes, files, other hosts, outputs, rows, skew
     cells = [cell.rpartition(">")[2] for cell in line.split("</td>")[1:-1]]
     assert cells[0] == "18"
-    assert cells[2:5] == ["–", "9", "90"]
+    assert cells[2:6] == ["–", "–", "9", "90"]
     assert float(cells[5]) == pytest.approx(counts.skew, abs=0.06)
 
 

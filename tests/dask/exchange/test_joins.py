@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 
 columns = pytest.importorskip("backhaul.dask.exchange.columns")
 joins = pytest.importorskip("backhaul.dask.exchange.joins")
+frame_plans = pytest.importorskip("backhaul.dask.exchange.plans")
 tasks = pytest.importorskip("backhaul.dask.exchange.tasks")
 
 HOW = ["inner", "left", "right", "outer"]
@@ -68,7 +69,7 @@ def plan_of(pandas: Any) -> Any:
     meta = pandas.iloc[:0]
     names = (pandas.columns.name, *pandas.dtypes.items())
     schema = _schemas.get(names) or _schemas.setdefault(names, columns.schema_of(meta))
-    return tasks.FramePlan(
+    return frame_plans.FramePlan(
         token="test",
         meta=meta,
         schema=schema,
@@ -108,7 +109,7 @@ def check(
     plans = plan_of(left), plan_of(right)
     join = joins.join_plan(plans[0].schema, plans[1].schema, options)
     assert (join is not None) == is_planned
-    plan = tasks.MergePlan(*plans, options=options, join=join)
+    plan = frame_plans.MergePlan(*plans, options=options, join=join)
     sides = [blocks_of(side, each, cuts) for side, each in zip((left, right), plans, strict=True)]
     found = tasks.unpack_merge(*sides, 0, plan)
     expected = tasks.unpack_merge(*sides, 0, replace(plan, join=None))

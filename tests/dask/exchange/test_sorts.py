@@ -19,7 +19,8 @@ pytest.importorskip("pyarrow")
 from backhaul.dask.compat.names import set_partitions_pre  # noqa: E402
 from backhaul.dask.exchange.assignments import ByDivisions, raw_divisions  # noqa: E402
 from backhaul.dask.exchange.columns import field_of, schema_of  # noqa: E402
-from backhaul.dask.exchange.tasks import FramePlan, transfer, unpack  # noqa: E402
+from backhaul.dask.exchange.plans import FramePlan  # noqa: E402
+from backhaul.dask.exchange.tasks import transfer, unpack  # noqa: E402
 
 #: One column of `frame` for each type
 KEYS = ("key", *(f"value_{each}" for each in "ftbiuwdzp"))

@@ -118,12 +118,12 @@ def _exchange_at_any_address() -> None:
     """Let all workers report that they share memory: their processes are on this host."""
     from distributed import Worker
 
-    from backhaul.dask.exchange import cluster
+    from backhaul.dask.exchange import cluster, placing
 
     ability_of = cluster._ability_of
 
     def ability_on_this_host(worker: Worker) -> dict[str, Any]:
-        return {**ability_of(worker), "host": cluster._host()}
+        return {**ability_of(worker), "host": placing.host_name()}
 
     setattr(cluster, "_ability_of", ability_on_this_host)  # noqa: B010
 

@@ -78,6 +78,8 @@ def _graph(layer: Any) -> dict[Any, Any]:
 
 def _refusal(layer: Any, cluster: ClusterView) -> str | None:
     """Say why tasks do not read the chunks of others; None if they may."""
+    if len(cluster.hosts) > 1:
+        return "the workers are on several hosts"
     if RECHUNK.refusal() is not None:
         return "this release of Dask has another P2P than the one that was read"
     if any(math.isnan(size) for axis in (*layer.chunks_input, *layer.chunks) for size in axis):

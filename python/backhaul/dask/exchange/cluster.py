@@ -1,4 +1,4 @@
-"""Where the exchange applies: all workers have it, and share the memory of one host.
+"""Where the exchange applies: all workers have it, and share memory with those of their host.
 
 A worker reports its version of the exchange and its host when it registers. The scheduler looks at
 the workers for each graph that has an expression of P2P. Dask makes graphs in a thread, which must
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import os
+import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from time import time
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -27,6 +27,7 @@ from backhaul.dask.compat.exchange_patches import EXCHANGE_INFORMATION, GRAPHS_W
 from backhaul.dask.compat.operations import EXCHANGE, UPDATE_GRAPH
 from backhaul.dask.config.settings import Settings, switched_on
 from backhaul.dask.exchange.block_files import MEMORY_SHARE, block_store
+from backhaul.dask.exchange.placing import Host, PinnedTasks, Pins, host_name, restricts_workers
 
 __all__ = [
     "ClusterView",
@@ -39,18 +40,18 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Version of blocks and tasks; workers of different versions do not exchange
-VERSION: Final = 6
+VERSION: Final = 7
 SWITCH: Final = "exchange"
+#: Why a graph is left to P2P whose tasks the program restricts
+_CHOSEN_WORKERS: Final = "the program chooses the workers, which are on several hosts"
 
 #: Module that defines the expressions of P2P; a process that lacks it has none of them
 _EXPRESSIONS: Final = "dask.dataframe.dask_expr"
 #: Most seconds that a graph waits for the event loop
 _ANSWER_S: Final = 30.0
 
-#: The scheduler whose graph is being made, and its event loop
-_scheduler: ContextVar[tuple[Scheduler, asyncio.AbstractEventLoop] | None] = ContextVar(
-    "backhaul_exchange_scheduler", default=None
-)
+#: The graph that is being made
+_noted: ContextVar[_Noted | None] = ContextVar("backhaul_exchange_scheduler", default=None)
 
 
 #: Handlers that note their scheduler, so that each scheduler has one
@@ -73,6 +74,10 @@ class ClusterView:
         Why they cannot exchange; None if they can.
     has_files : bool
         Whether all workers write blocks that they have no memory for to files.
+    hosts : tuple of Host
+        The hosts of the workers.
+    pins : Pins
+        Gets the workers that tasks are restricted to, if there are several hosts.
     """
 
     threads: int
@@ -80,10 +85,57 @@ class ClusterView:
     block_bytes: float
     reason: str | None
     has_files: bool = True
+    hosts: tuple[Host, ...] = ()
+    pins: Pins = field(default_factory=Pins)
 
     def refusal(self) -> str | None:
         """Say why the exchange does not apply; None if it does."""
         return self.reason
+
+
+@dataclass
+class _Noted:
+    """The scheduler whose graph is being made.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        The scheduler.
+    loop : asyncio.AbstractEventLoop
+        Its event loop.
+    restricts : bool
+        Whether the program restricts all tasks of the graph to workers or resources.
+    is_pinned : bool
+        Whether the exchange restricts tasks of the graph to workers.
+    """
+
+    scheduler: Scheduler
+    loop: asyncio.AbstractEventLoop
+    restricts: bool
+    is_pinned: bool = False
+
+    def look(self) -> ClusterView:
+        """Look at the workers on the event loop."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+
+        async def view() -> ClusterView:
+            return _view_of(self.scheduler)
+
+        if running is self.loop:
+            found = _view_of(self.scheduler)
+        else:
+            asked = asyncio.run_coroutine_threadsafe(view(), self.loop)
+            try:
+                found = asked.result(_ANSWER_S)
+            except FutureTimeoutError:
+                asked.cancel()
+                return ClusterView(0, 0, 0, "the scheduler is busy")
+        if len(found.hosts) > 1 and self.restricts:
+            return ClusterView(0, 0, 0, _CHOSEN_WORKERS)
+        return found
 
 
 def install_for_worker(worker: Worker) -> None:
@@ -117,28 +169,26 @@ def _ability_of(worker: Worker) -> dict[str, Any]:
     )
     return {
         "version": VERSION,
-        "host": _host() if shares else None,
+        "host": host_name() if shares else None,
         "memory_bytes": MEMORY_LIMIT,
         "files": block_store.writes_for(worker),
     }
 
 
-def _host() -> str:
-    """Identify the kernel, the namespaces and the user that processes share memory in."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid"))
-    return "-".join(map(str, (boot, *namespaces, os.getuid())))
-
-
 def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a handler of ``update-graph`` that notes its scheduler in the context."""
 
-    async def update_graph(*args: Any, **kwargs: Any) -> Any:
-        token = _scheduler.set((scheduler, asyncio.get_running_loop()))
+    async def update_graph(*args: Any, annotations: Any = None, **kwargs: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        noted = _Noted(scheduler, loop, restricts_workers(annotations))
+        token = _noted.set(noted)
         try:
-            return await original(*args, **kwargs)
+            return await original(*args, annotations=annotations, **kwargs)
         finally:
-            _scheduler.reset(token)
+            _noted.reset(token)
+            if noted.is_pinned:
+                # A worker may have left before the tasks were there.
+                _pinned_tasks(scheduler).move_tasks(scheduler, f"exchange-{time()}")
 
     _noting_handlers.add(update_graph)
     return update_graph
@@ -148,7 +198,7 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Make an `Expr.__dask_graph__` that exchanges where Dask would run P2P."""
 
     def __dask_graph__(self: Any) -> Any:
-        noted = _scheduler.get()
+        noted = _noted.get()
         if noted is None or _EXPRESSIONS not in sys.modules or not switched_on(SWITCH):
             return original(self)
         expressions = _expressions_of(self)
@@ -160,7 +210,7 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except ImportError as error:
             logger.info("The exchange is off: %s", error)
             return original(self)
-        view = _look(*noted)
+        view = noted.look()
         layers = {each._name: graphs.exchange_layer(each, view) for each in expressions}
         unread = graphs.unread(expressions, layers)
         tasks: dict[Any, Any] = {}
@@ -168,6 +218,8 @@ def with_exchange(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             if each._name not in unread:
                 layer = layers[each._name]
                 tasks.update(each._layer() if layer is None else layer)
+        view.pins.annotate(self)
+        noted.is_pinned = bool(view.pins.workers)
         return tasks
 
     return __dask_graph__
@@ -177,12 +229,12 @@ def with_direct_chunks(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Make a `P2PRechunkLayer._construct_graph` without P2P where the workers share memory."""
 
     def _construct_graph(self: Any) -> Any:
-        noted = _scheduler.get()
+        noted = _noted.get()
         if noted is None or not switched_on(SWITCH):
             return original(self)
         # It imports dask.array, which most processes do without.
         arrays = importlib.import_module("backhaul.dask.exchange.arrays")
-        graph = arrays.direct_graph(self, _look(*noted))
+        graph = arrays.direct_graph(self, noted.look())
         return original(self) if graph is None else graph
 
     return _construct_graph
@@ -204,48 +256,51 @@ def _expressions_of(expr: Any) -> list[Any]:
     return found
 
 
-def _look(scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> ClusterView:
-    """Look at the workers on the event loop of their scheduler."""
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is loop:
-        return _view_of(scheduler)
-
-    async def view() -> ClusterView:
-        return _view_of(scheduler)
-
-    asked = asyncio.run_coroutine_threadsafe(view(), loop)
-    try:
-        return asked.result(_ANSWER_S)
-    except FutureTimeoutError:
-        asked.cancel()
-        return ClusterView(0, 0, 0, "the scheduler is busy")
-
-
 def _view_of(scheduler: Scheduler) -> ClusterView:
     workers = list(scheduler.workers.values())
     reason = _reason(workers)
     if reason is not None:
         return ClusterView(0, 0, 0, reason)
-    free = []
+    by_host: dict[str, list[Any]] = {}
     for ws in workers:
-        # Workers without a limit share the memory of their host.
-        memory = ws.extra[EXCHANGE]["memory_bytes"] / len(workers)
-        limit = float(min(ws.memory_limit or memory, memory))
-        free.append(max(0.0, MEMORY_SHARE * limit - float(ws.metrics.get("memory", 0))))
-    # A block counts in each worker that has borrowed it. The other half is for the outputs.
-    block_bytes = min(free) / len(workers) / 2
+        by_host.setdefault(ws.extra[EXCHANGE]["host"], []).append(ws)
+    free, block_bytes = 0.0, math.inf
+    for neighbours in by_host.values():
+        free_here = [_free_bytes(ws, len(neighbours)) for ws in neighbours]
+        free += sum(free_here)
+        # A block counts in each worker that has borrowed it. The other half is for the outputs.
+        block_bytes = min(block_bytes, min(free_here) / len(neighbours) / 2)
+    hosts = tuple(
+        Host(name, {ws.address: ws.nthreads for ws in neighbours})
+        for name, neighbours in by_host.items()
+    )
+    if len(hosts) > 1:
+        _pinned_tasks(scheduler).note(hosts)
     has_files = all(ws.extra[EXCHANGE]["files"] for ws in workers)
     threads = sum(ws.nthreads for ws in workers)
-    return ClusterView(threads, sum(free), block_bytes, None, has_files)
+    return ClusterView(threads, free, block_bytes, None, has_files, hosts)
+
+
+def _free_bytes(ws: Any, neighbours: int) -> float:
+    """Return the memory of a worker below the share of its limit that an exchange may fill."""
+    # Workers without a limit share the memory of their host.
+    memory = ws.extra[EXCHANGE]["memory_bytes"] / neighbours
+    limit = float(min(ws.memory_limit or memory, memory))
+    return max(0.0, MEMORY_SHARE * limit - float(ws.metrics.get("memory", 0)))
+
+
+def _pinned_tasks(scheduler: Scheduler) -> PinnedTasks:
+    """Return the plugin that moves pinned tasks, which is there after the first use."""
+    found = scheduler.plugins.get(PinnedTasks.name)
+    if not isinstance(found, PinnedTasks):
+        found = PinnedTasks()
+        scheduler.add_plugin(found)
+    return found
 
 
 def _reason(workers: list[Any]) -> str | None:
     if not workers:
         return "there are no workers"
-    hosts = set()
     for ws in workers:
         ability = ws.extra.get(EXCHANGE)
         if not isinstance(ability, dict) or ability.get("version") != VERSION:
@@ -254,5 +309,4 @@ def _reason(workers: list[Any]) -> str | None:
             return f"worker {ws.address} does not share memory"
         if ws.status is not Status.running:
             return f"worker {ws.address} is {ws.status.name}"
-        hosts.add(ability["host"])
-    return None if len(hosts) == 1 else "the workers are on several hosts"
+    return None

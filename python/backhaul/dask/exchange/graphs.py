@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask.tokenize import tokenize
+
 from backhaul.dask.compat.exchange_patches import HASH_JOIN, P2P_SHUFFLE
 from backhaul.dask.compat.names import (
     FromGraph,
@@ -16,17 +18,13 @@ from backhaul.dask.compat.names import (
     Task,
     TaskRef,
 )
+from backhaul.dask.exchange.between_hosts import HostsPlan, receive, split, transfer_to_hosts
 from backhaul.dask.exchange.cluster import ClusterView
 from backhaul.dask.exchange.columns import Unsupported, schema_of
 from backhaul.dask.exchange.joins import join_plan
-from backhaul.dask.exchange.tasks import (
-    FramePlan,
-    MergePlan,
-    bundle,
-    transfer,
-    unpack,
-    unpack_merge,
-)
+from backhaul.dask.exchange.placing import OutputRange, output_ranges, shift_of
+from backhaul.dask.exchange.plans import FramePlan, MergePlan
+from backhaul.dask.exchange.tasks import bundle, transfer, unpack, unpack_merge
 from backhaul.dask.exchange.unassigned import unassigned_of
 
 __all__ = ["exchange_layer", "unread"]
@@ -129,6 +127,82 @@ class _Side:
         graph[task.key] = task
         return task.ref()
 
+    def add_to_hosts(
+        self, graph: dict[Any, Any], ranges: Sequence[OutputRange], pins: dict[Any, list[str]]
+    ) -> list[Any]:
+        """Add the tasks up to the blocks of each host, and return references to these."""
+        places = tuple((each.host.name, each.start, each.stop) for each in ranges)
+        plan = HostsPlan(self.plan, places)
+        # Another graph of this expression may have other hosts.
+        name = f"{self.plan.token}-{tokenize(places)}"
+        blocks: list[list[Any]] = [[] for _ in ranges]
+        for number, source in enumerate(self._inputs()):
+            made = (f"exchange-transfer-{name}", number)
+            graph[made] = Task(made, transfer_to_hosts, TaskRef(source), plan)
+            for place, each in enumerate(ranges):
+                # Dask's work stealing knows this prefix as one of very short tasks.
+                part = (f"split-shuffle-{name}", number, place)
+                graph[part] = Task(part, split, graph[made].ref(), place)
+                received = (f"exchange-receive-{name}", number, place)
+                graph[received] = Task(received, receive, graph[part].ref(), self.plan)
+                pins[received] = list(each.host.threads)
+                blocks[place].append(graph[received].ref())
+        found = []
+        for place, each in enumerate(ranges):
+            key = (f"exchange-bundle-{name}", place)
+            graph[key] = Task(key, bundle, List(*blocks[place]))
+            pins[key] = list(each.host.threads)
+            found.append(graph[key].ref())
+        return found
+
+
+def _outputs_layer(
+    name: str,
+    outputs: tuple[int, ...],
+    sides: Sequence[_Side],
+    cluster: ClusterView,
+    make: Callable[..., Any],
+    plan: Any,
+) -> dict[Any, Any]:
+    """Make all tasks of an exchange.
+
+    Parameters
+    ----------
+    name : str
+        Name of the expression, and of its outputs.
+    outputs : tuple of int
+        The output partitions that are needed.
+    sides : sequence of _Side
+        The frames.
+    cluster : ClusterView
+        The workers.
+    make : callable
+        Makes an output of the blocks of each frame, its slot, and the plan.
+    plan : FramePlan or MergePlan
+        The last argument of `make`.
+    """
+    graph: dict[Any, Any] = {}
+    # Upstream names the tasks by output partition, which consumers of some of them do not.
+    slots = list(enumerate(_slots(outputs)))
+    if len(cluster.hosts) < 2:
+        bundled = _is_bundled(sides, cluster)
+        blocks = [side.add_to(graph, bundled=bundled) for side in sides]
+        for place, slot in slots:
+            graph[name, place] = Task((name, place), make, *blocks, slot, plan)
+        return graph
+    ranges = output_ranges(cluster.hosts, sides[0].plan.slots, shift_of(name))
+    pins: dict[Any, list[str]] = {}
+    bundles = [side.add_to_hosts(graph, ranges, pins) for side in sides]
+    for place, slot in slots:
+        which, host = next(
+            (which, each) for which, each in enumerate(ranges) if each.start <= slot < each.stop
+        )
+        blocks = [each[which] for each in bundles]
+        graph[name, place] = Task((name, place), make, *blocks, slot - host.start, plan)
+        pins[name, place] = [host.worker_of(slot)]
+    cluster.pins.workers.update(pins)
+    return graph
+
 
 def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
     column, partitions = expr.partitioning_index, int(expr.npartitions_out)
@@ -151,13 +225,9 @@ def _shuffle_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
         assignment=None if unassigned is None else unassigned.assignment,
     )
     side = _Side(token, expr.frame if unassigned is None else unassigned.frame, plan)
-    graph: dict[Any, Any] = {}
+    graph = _outputs_layer(expr._name, outputs, [side], cluster, unpack, plan)
     if unassigned is not None and unassigned.is_fused:
         graph.update(unassigned.frame._layer())
-    blocks = side.add_to(graph, bundled=_is_bundled([side], cluster))
-    for place, slot in enumerate(_slots(outputs)):
-        key = (expr._name, place)
-        graph[key] = Task(key, unpack, blocks, slot, plan)
     return graph
 
 
@@ -187,9 +257,6 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
             ("right", expr.right, expr.shuffle_right_on, by_index[1]),
         )
     ]
-    bundled = _is_bundled(sides, cluster)
-    graph: dict[Any, Any] = {}
-    left, right = (side.add_to(graph, bundled=bundled) for side in sides)
     options = {
         "how": expr.how,
         "result_meta": expr._meta,
@@ -205,11 +272,7 @@ def _merge_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any]:
     if left_plan.schema is not None and right_plan.schema is not None:
         join = join_plan(left_plan.schema, right_plan.schema, options)
     plan = MergePlan(left=left_plan, right=right_plan, options=options, join=join)
-    for place, slot in enumerate(_slots(outputs)):
-        # Upstream names the tasks by output partition, which consumers of some of them do not.
-        key = (expr._name, place)
-        graph[key] = Task(key, unpack_merge, left, right, slot, plan)
-    return graph
+    return _outputs_layer(expr._name, outputs, sides, cluster, unpack_merge, plan)
 
 
 def _keys(meta: Any, on: Any) -> tuple[str, ...]:

@@ -41,6 +41,9 @@ class ExchangeCounts:
     #: Chunks of arrays that were assembled
     chunks: int = 0
     chunk_bytes: int = 0
+    #: Blocks that came from other hosts, in memory or in files
+    received: int = 0
+    received_bytes: int = 0
 
     def add_block(self, nbytes: int, *, in_file: bool) -> None:
         """Count a block."""
@@ -61,6 +64,11 @@ class ExchangeCounts:
         """Count an assembled chunk."""
         self.chunks += 1
         self.chunk_bytes += nbytes
+
+    def add_received(self, nbytes: int) -> None:
+        """Count a block that came from another host."""
+        self.received += 1
+        self.received_bytes += nbytes
 
     def values(self) -> list[int]:
         """List the counts in the order of the fields."""
@@ -100,6 +108,12 @@ class ExchangeCounters:
         with self._lock:
             for counts in (self._total, self._of(token)):
                 counts.add_output(rows)
+
+    def note_received(self, token: str, nbytes: int) -> None:
+        """Count a block that came from another host; `token` is that of `note_block`."""
+        with self._lock:
+            for counts in (self._total, self._of(token)):
+                counts.add_received(nbytes)
 
     def note_chunk(self, nbytes: int) -> None:
         """Count an assembled chunk."""

@@ -13,7 +13,10 @@ __all__ = ["ExchangeView", "exchange_table"]
 
 #: Letters of the name of an exchange that the table shows
 _NAME_MAX = 16
-_HEADS = ("exchange", "blocks", "bytes", "in files", "outputs", "rows", "largest ÷ mean")
+_HEADS = (
+    *("exchange", "blocks", "bytes", "in files", "from other hosts"),
+    *("outputs", "rows", "largest ÷ mean"),
+)
 
 
 class ExchangeView:
@@ -44,7 +47,7 @@ def exchange_table(exchanges: Mapping[str, ExchangeCounts]) -> str:
         for name, counts in exchanges.items()
     )
     return (
-        f"<table><tr>{heads}</tr>{lines}</table><p>The last merges and shuffles by shared memory. "
+        f"<table><tr>{heads}</tr>{lines}</table><p>The last merges and shuffles. "
         "The last column is the skew: rows of the largest output partition over those of the mean "
         "one.</p>"
     )
@@ -57,6 +60,7 @@ def _cells(name: str, counts: ExchangeCounts) -> tuple[str, ...]:
         f"{counts.blocks + counts.file_blocks:,}",
         amount(counts.block_bytes + counts.file_bytes, "B"),
         in_files if counts.file_blocks else "–",
+        amount(counts.received_bytes, "B") if counts.received else "–",
         f"{counts.outputs:,}",
         f"{counts.output_rows:,}",
         f"{counts.skew:.1f}" if counts.output_rows else "–",

@@ -122,6 +122,8 @@ class ExchangeCollector(_Collector):
             ("exchange_output_rows", "Rows of those output partitions", total.output_rows),
             ("exchange_chunks", "Chunks of arrays assembled by exchanges", total.chunks),
             ("exchange_chunk_bytes", "Bytes of those chunks", total.chunk_bytes),
+            ("exchange_received_blocks", "Blocks from other hosts", total.received),
+            ("exchange_received_bytes", "Bytes of those blocks", total.received_bytes),
         ):
             yield CounterMetricFamily(_full_name(name), text, value=count)
 

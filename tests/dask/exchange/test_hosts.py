@@ -1,0 +1,255 @@
+"""Exchanges between hosts, which are network namespaces: each partition equals that of P2P.
+
+::
+
+    scheduler, client 10.79.0.1 ── bridge ── 10.79.0.2 one worker
+                                        └─── 10.79.0.3 two workers
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import logging
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+from backhaul.dask.exchange import cluster
+from backhaul.dask.exchange.blocks import Block, SentBlock
+from backhaul.dask.exchange.placing import Host, output_ranges
+from backhaul.dask.observe.exchange_counters import exchange_counters
+from tests.dask.exchange.conftest import DEADLINE_S, Parts, kept, wait_until_forgotten
+from tests.dask.hosts import Hosts, needs_namespaces
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Program, Start
+
+dd = pytest.importorskip("dask.dataframe")
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+from tests.dask.exchange import test_equal  # noqa: E402
+
+pytestmark = [needs_namespaces]
+
+HERE = "10.79.0.1"
+ADDRESSES = {"near": "10.79.0.2", "far": "10.79.0.3"}
+WORKERS = {"near": 1, "far": 2}
+#: What the hosts send where a test needs time, in bytes per second
+SLOW_BYTES_PER_S = 4e6
+
+#: Tests of one host that run on two
+EQUAL = (
+    "test_merges_are_equal",
+    "test_merges_on_several_keys_of_different_types_are_equal",
+    "test_merges_on_indexes_and_with_options_are_equal",
+    "test_merges_of_arrow_tables_are_equal",
+    "test_merges_of_nullable_types_and_categories_are_equal",
+    "test_shuffles_to_any_number_of_partitions_are_equal",
+    "test_shuffles_of_arrow_tables_are_equal",
+    "test_categories_that_differ_by_partition_are_joined",
+    "test_set_index_and_sort_values_are_equal",
+    "test_drop_duplicates_and_groupby_are_equal",
+    "test_a_part_of_the_outputs_is_equal",
+    "test_partitions_that_differ_from_their_meta_are_equal",
+)
+globals().update({name: getattr(test_equal, name) for name in EQUAL})
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    """Make the hosts, and remove them in the end."""
+    hosts = Hosts(ADDRESSES)
+    try:
+        hosts.make()
+        hosts.join_here(HERE)
+        yield hosts
+    finally:
+        hosts.close()
+
+
+@contextlib.contextmanager
+def cluster_on(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, list[Program]]]]:
+    """Start a cluster with workers on each host."""
+    programs: dict[str, list[Program]] = {}
+    with (
+        LocalCluster(protocol="backhaul", host=HERE, n_workers=0, dashboard_address=None) as made,
+        Client(made) as client,
+    ):
+        for host, address in ADDRESSES.items():
+            worker = [
+                *("-m", "dask", "worker", made.scheduler_address, "--host", address),
+                *("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"),
+            ]
+            programs[host] = [
+                start(*worker, within=hosts.within(host)) for _ in range(WORKERS[host])
+            ]
+        for program in itertools.chain(*programs.values()):
+            program.wait_for(r"Registered to: +(\S+)")
+        client.wait_for_workers(sum(WORKERS.values()), timeout=300)
+        yield client, programs
+
+
+@pytest.fixture(scope="module")
+def client(hosts: Hosts, start: Start) -> Iterator[Client]:
+    """Connect to a cluster on two hosts."""
+    with cluster_on(hosts, start) as (client, _):
+        yield client
+
+
+def rows_of(number: int, rows: int = 50_000) -> Any:
+    random = np.random.default_rng(number)
+    columns = {f"value{column}": random.random(rows) for column in range(8)}
+    return pd.DataFrame({"key": random.integers(0, 1_000_000, rows), **columns})
+
+
+def collection(inputs: int) -> Any:
+    return dd.from_map(rows_of, range(inputs), meta=rows_of(0, 1).iloc[:0])
+
+
+def counter(hosts: Hosts, host: str, way: str) -> int:
+    path = f"/sys/class/net/eth0/statistics/{way}_bytes"
+    found = subprocess.run(
+        [*hosts.within(host), "cat", path], capture_output=True, text=True, check=True, timeout=60
+    )
+    return int(found.stdout)
+
+
+def received_bytes() -> int:
+    return exchange_counters.total().received_bytes
+
+
+def host_of(address: str) -> str:
+    (found,) = (host for host, own in ADDRESSES.items() if own in address)
+    return found
+
+
+def test_each_row_crosses_the_link_once(
+    client: Client, exchanged: list[bool], hosts: Hosts
+) -> None:
+    inputs = client.persist(collection(16))
+    wait(inputs)
+    inputs_at = Counter(host_of(who[0]) for who in client.who_has(inputs).values())
+    before = {host: counter(hosts, host, "rx") for host in ADDRESSES}
+    already = sum(client.run(received_bytes).values())
+    found = client.persist(kept(inputs.shuffle("key", npartitions=12, shuffle_method="p2p")))
+    wait(found)
+    assert exchanged == [True]
+    outputs_at = Counter(host_of(who[0]) for who in client.who_has(found).values())
+    assert outputs_at == {"near": 4, "far": 8}
+    # The index, the key and eight columns of the rows that have to cross
+    needed = 50_000 * 10 * 8 * (inputs_at["near"] * 8 / 12 + inputs_at["far"] * 4 / 12)
+    sent = sum(client.run(received_bytes).values()) - already
+    assert sent == pytest.approx(needed, rel=0.05)
+    crossed = sum(counter(hosts, host, "rx") - before[host] for host in ADDRESSES)
+    assert sent < crossed < 1.05 * sent + 4e6
+    # The blocks go with the last output, though the outputs stay.
+    deadline_s = time.monotonic() + DEADLINE_S
+    while any(client.run(live_blocks).values()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def live_blocks() -> int:
+    return sum(type(each) in (Block, SentBlock) for each in gc.get_objects())
+
+
+def test_hosts_get_outputs_in_proportion_to_their_threads() -> None:
+    hosts = [Host("a", {"a1": 1, "a2": 3}), Host("b", {"b1": 8})]
+    ranges = output_ranges(hosts, 30, shift=0)
+    assert [(each.host.name, each.start, each.stop) for each in ranges] == [
+        ("a", 0, 10),
+        ("b", 10, 30),
+    ]
+    assert [ranges[0].worker_of(slot) for slot in range(10)] == ["a1"] * 3 + ["a2"] * 7
+    assert [each.host.name for each in output_ranges(hosts, 30, shift=1)] == ["b", "a"]
+    assert [(each.host.name, each.stop) for each in output_ranges(hosts, 1, shift=1)] == [("b", 1)]
+
+
+def test_workers_that_the_program_chooses_are_left_to_p2p(
+    client: Client, exchanged: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = list(client.has_what())
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
+        shuffled = kept(collection(3).shuffle("key", shuffle_method="p2p"))
+        assert len(client.compute(shuffled, workers=workers).result()) == 150_000
+    assert exchanged == [False]
+    assert "the program chooses the workers" in caplog.text
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scheduler of this process give blocks no memory, so that all go to files."""
+    original = cluster._view_of
+
+    def view_of(scheduler: Any) -> Any:
+        view = original(scheduler)
+        vars(view)["block_bytes"] = 0
+        return view
+
+    monkeypatch.setattr(cluster, "_view_of", view_of)
+
+
+def test_blocks_in_files_are_equal(parts: Parts, no_memory: None) -> None:
+    pandas = test_equal.frame(5, 3000)
+    shuffled = lambda: test_equal.collection(pandas, 6).shuffle("key", shuffle_method="p2p")  # noqa: E731
+    test_equal.check(parts, shuffled)
+
+
+def begun(client: Client) -> bool:
+    """Tell whether a block has arrived from another host, or from this one."""
+    found: bool = client.run_on_scheduler(
+        lambda dask_scheduler: any(
+            ts.state == "memory" and "exchange-receive" in str(key)
+            for key, ts in list(dask_scheduler.tasks.items())
+        )
+    )
+    return found
+
+
+@pytest.fixture
+def lossy(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, list[Program]]]]:
+    """Connect to a cluster whose workers a test kills; the hosts send slowly."""
+    with cluster_on(hosts, start) as found:
+        for host in ADDRESSES:
+            hosts.slow_down(host, SLOW_BYTES_PER_S)
+        try:
+            yield found
+        finally:
+            for host in ADDRESSES:
+                hosts.slow_down(host, 1e9)
+
+
+def test_lost_workers_and_a_lost_host_cost_no_row(
+    lossy: tuple[Client, dict[str, list[Program]]],
+) -> None:
+    client, programs = lossy
+    for losses in (1, 2):
+        # Another number of outputs, so that no result is used again
+        outputs = 10 + losses
+        shuffled = kept(collection(12).shuffle("key", npartitions=outputs, shuffle_method="p2p"))
+        expected = pd.concat(map(rows_of, range(12)))
+        found = client.compute(shuffled)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not begun(client):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        for program in programs["far"][:losses]:
+            if program.process.poll() is None:
+                program.kill()
+        rows = found.result(timeout=DEADLINE_S)
+        pd.testing.assert_frame_equal(
+            rows.sort_values("value0", ignore_index=True),
+            expected.sort_values("value0", ignore_index=True),
+        )
+        del found
+        wait_until_forgotten(client)
+    assert {host_of(address) for address in client.has_what()} == {"near"}

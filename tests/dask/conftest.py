@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import multiprocessing
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
-from distributed import core, process, utils_test
+from distributed import core, process, utils, utils_test
 from distributed.comm import connect, listen
 
 import dask
@@ -50,6 +51,10 @@ async def _wait_patiently(future: Awaitable[Any], timeout: Any) -> Any:
 
 
 setattr(process, "wait_for", _wait_patiently)  # noqa: B010
+
+# In the place of the modules that Dask names, which `preloaded` imports, too
+multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.dask.preloaded"])
+setattr(utils, "_forkserver_preload_set", True)  # noqa: B010
 
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 

@@ -17,13 +17,14 @@ import faulthandler
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import pkgutil
 import sys
 import time
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, utils
 
 import dask
 from tests.dask.like_tcp import leftovers, logs, programs
@@ -66,6 +67,11 @@ class Session:
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
+        if protocol == "backhaul":
+            # In the place of the modules that Dask names, which `preloaded` imports, too
+            forkserver = multiprocessing.get_context("forkserver")
+            forkserver.set_forkserver_preload(["tests.dask.preloaded"])
+            setattr(utils, "_forkserver_preload_set", True)  # noqa: B010
         self._shared: contextlib.ExitStack | None = None
         self._run: Run | None = None
 

@@ -8,6 +8,7 @@ import functools
 import itertools
 import pickle
 import random
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -587,6 +588,8 @@ def test_in_a_cluster_of_processes(forked_workers: None) -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
+        preloaded = client.run(lambda: "tests.dask.preloaded" in sys.modules)
+        assert all(preloaded.values())
         core = live_core.installed(cluster.scheduler)
         assert core is not None
         futures = client.map(inc, range(500), pure=False)

@@ -257,7 +257,7 @@ def submit_task_that_submits(client: Client, number: int) -> None:
     ],
 )
 def test_forgotten_results_are_freed(client: Client, submit: Callable[[Client, int], None]) -> None:
-    for number in range(2 * ROUNDS):
+    for number in range(ROUNDS):
         submit(client, number)
         if number % 5 == 0:
             # Varies which messages leave together, as a handler of events does.

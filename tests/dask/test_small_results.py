@@ -34,6 +34,7 @@ from backhaul.dask.client.result_cache import HeldResults, held_by
 from backhaul.dask.scheduler import inline_results
 from backhaul.dask.serialize.inline_values import ITEMS_MAX, pickled_if_plain
 from backhaul.dask.worker import inline_results as worker_results
+from tests.dask.conftest import FORKED
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
@@ -364,7 +365,7 @@ async def test_a_result_that_is_lost_is_computed_anew(
     assert held.value_of(future.key) == (first + 1,)
 
 
-@gen_cluster(nthreads=[("127.0.0.1", 1)], Worker=Nanny, **CLUSTER)
+@gen_cluster(nthreads=[("127.0.0.1", 1)], Worker=Nanny, config=FORKED, **CLUSTER)
 async def test_after_a_restart_nothing_is_held(
     client: Client, scheduler: Scheduler, nanny: Nanny
 ) -> None:

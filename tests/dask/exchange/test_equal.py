@@ -80,7 +80,10 @@ def collection(pandas: Any, partitions: int) -> Any:
     return dd.from_map(lambda number: pieces[number], range(partitions), meta=pandas.iloc[:0])
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "outer", "leftsemi"])
+@pytest.mark.parametrize(
+    "how",
+    ["inner", "outer", "leftsemi", *(pytest.param(how, marks=once) for how in ("left", "right"))],
+)
 def test_merges_are_equal(parts: Parts, how: str) -> None:
     left, right = frame(1, 3000), frame(2, 2000, "other")
     if how == "leftsemi":
@@ -144,7 +147,9 @@ def test_merges_on_indexes_and_with_options_are_equal(
     check(parts, merged)
 
 
-@pytest.mark.parametrize("index", ["unnamed", "text", "time", "range"])
+@pytest.mark.parametrize(
+    "index", ["unnamed", *(pytest.param(index, marks=once) for index in ("text", "time", "range"))]
+)
 def test_the_index_is_kept(parts: Parts, index: str) -> None:
     pandas = frame(9, 1000)
     random = np.random.default_rng(9)

@@ -47,9 +47,7 @@ def explain(*, address: str, as_json: bool, trace_file: str | None, idle: float)
     from backhaul.errors import NotObserved
 
     if (reason := refusal(address)) is not None:
-        raise click.ClickException(
-            f"{address} is not reached in {TIMEOUT_S} s: {reason}\n{advice_for(reason)}"
-        )
+        raise click.ClickException(f"{address} is not reached: {reason}\n{advice_for(reason)}")
     try:
         with Client(address, timeout=TIMEOUT_S, set_as_default=False) as client:
             found: Any = find_limit(client, idle=idle)

@@ -53,7 +53,7 @@ def test_a_scheduler_that_is_not_there_is_one_finding(scheme: str) -> None:
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["state"] == "broken"
     assert finding["subject"] == f"{scheme}://127.0.0.1:1"
-    assert finding["detail"].startswith("not reached (time limit 10 s): ")
+    assert finding["detail"].startswith("not reached: ")
     assert "Connection refused" in finding["detail"]
 
 
@@ -62,7 +62,7 @@ def test_a_port_that_says_nothing_is_one_finding(monkeypatch: pytest.MonkeyPatch
     with socket.create_server(("127.0.0.1", 0)) as silent:
         (finding,) = examine([f"tcp://127.0.0.1:{silent.getsockname()[1]}"])
     assert finding.state is State.BROKEN
-    assert finding.detail == "not reached (time limit 1 s): no scheduler answers there"
+    assert finding.detail == "not reached: no scheduler answers there within 1 s"
 
 
 def test_versions_list_backhaul_in_every_process(planned: LocalCluster) -> None:

@@ -13,7 +13,7 @@ from backhaul.doctor.findings import Finding, State
 __all__ = ["TIMEOUT_S", "advice_for", "examine", "refusal"]
 
 #: Longest time for a scheduler to answer, in seconds
-TIMEOUT_S = 10
+TIMEOUT_S = 4
 #: Lanes are asked for between so many workers at most: it opens a connection for each pair
 _WORKERS_MAX = 16
 _TOPIC = "cluster"
@@ -35,8 +35,7 @@ def examine(address: str) -> Iterator[Finding]:
 
     reason = refusal(address)
     if reason is not None:
-        said = f"not reached (time limit {TIMEOUT_S} s): {reason}"
-        yield Finding(_TOPIC, address, State.BROKEN, said, advice_for(reason))
+        yield Finding(_TOPIC, address, State.BROKEN, f"not reached: {reason}", advice_for(reason))
         return
     with Client(address, timeout=TIMEOUT_S, set_as_default=False) as client:
         # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
@@ -53,10 +52,14 @@ def examine(address: str) -> Iterator[Finding]:
 
 def refusal(address: str) -> str | None:
     """Return why no scheduler answers at an address; None if one does."""
+    from backhaul.dask.launch.scheduler_probe import NOT_DASK, NOT_DASK_TEXT
+
     try:
         asyncio.run(_identify(address))
     except TimeoutError:
-        return "no scheduler answers there"
+        return f"no scheduler answers there within {TIMEOUT_S} s"
+    except NOT_DASK:
+        return NOT_DASK_TEXT
     except (OSError, ValueError, RuntimeError) as error:
         return _innermost(error)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from distributed import rpc
 from distributed.security import Security
@@ -15,14 +15,18 @@ from backhaul.dask.config.secret import is_configured
 from backhaul.dask.launch.announce import preferred_address
 from backhaul.errors import ConfigError, ConnectFailed
 
-__all__ = ["reach_scheduler", "root_cause"]
+__all__ = ["NOT_DASK", "NOT_DASK_TEXT", "reach_scheduler", "root_cause"]
 
+#: Errors of a handshake with a server of another kind: Dask takes its first bytes for a size
+NOT_DASK: Final = (MemoryError, LookupError, TypeError, AttributeError)
+NOT_DASK_TEXT: Final = "the server there does not speak Dask's protocol"
 #: How long a scheduler has to say where else it listens, in seconds
 _ANSWER_S = 10.0
 #: How long one attempt to reach it takes at most, and the pause behind one that failed, in seconds
-_ATTEMPT_S = 5.0
+_ATTEMPT_S = 4.0
 _PAUSE_S = 1.0
-#: How often to say that it is not reached yet, in seconds
+#: When to say first that it is not reached yet, and how often from then on, in seconds
+_SAY_FIRST_S = 3.0
 _SAY_EACH_S = 10.0
 
 
@@ -88,14 +92,19 @@ async def _reach(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> None:
-    started = said = time.monotonic()
+    started = time.monotonic()
+    say_at = started + _SAY_FIRST_S
+    reason = ""
     while True:
         left_s = started + timeout_s - time.monotonic()
         attempt_s = max(0.1, min(_ATTEMPT_S, left_s))
         try:
             workers = await _workers_of(address, security, attempt_s)
         except (OSError, TimeoutError) as error:
-            reason = root_cause(error) or f"no answer within {attempt_s:.1f} s"
+            # The last attempt may be too short for an answer.
+            reason = root_cause(error) or reason or f"no answer within {attempt_s:.1f} s"
+        except NOT_DASK:
+            reason = NOT_DASK_TEXT
         else:
             _refuse_taken(address, workers, names)
             return
@@ -105,8 +114,8 @@ async def _reach(
                 f"the scheduler at {address} was not reached within {timeout_s:g} s: "
                 f"{reason}{_hint(address)}"
             )
-        if now - said >= _SAY_EACH_S:
-            said = now
+        if now >= say_at:
+            say_at = now + _SAY_EACH_S
             say(f"the scheduler at {address} is not reached yet: {reason}")
         await asyncio.sleep(max(0.0, min(_PAUSE_S, left_s)))
 

@@ -12,6 +12,8 @@ BENCH_VENV := .venv-bench
 NEWEST_VENV := .venv-newest
 WHEELS_VENV := .venv-wheels
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Records the crates of an extension in it
+CARGO_AUDITABLE := 0.7.7
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Archives by the hashes that `make hashes` has written
 PIP_HASHED := $(PIP_INSTALL) --require-hashes
@@ -265,7 +267,7 @@ wheel: build ## Wheels of Backhaul, for this machine, and of its benchmarks into
 # Two wheels for each processor, ten minutes for the first and some for the second on two CPUs, and
 # two for each Python that is found
 .PHONY: wheels
-wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
+wheels: $(WHEELS_VENV)/.installed $(WHEELS_VENV)/bin/cargo-auditable ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
 	$(WHEELS_VENV)/bin/python -m tests.wheels.build --out dist $(if $(MUSL),--musl) $(TARGETS)
 	$(WHEELS_VENV)/bin/python -m flit_core.wheel --outdir dist python
 	$(WHEELS_VENV)/bin/python -m tests.wheels.check dist
@@ -475,3 +477,7 @@ $(WHEELS_VENV)/.venv:
 $(WHEELS_VENV)/.installed: requirements/hashed/wheels.txt | $(WHEELS_VENV)/.venv
 	$(WHEELS_VENV)/bin/python $(PIP_HASHED) -r $<
 	@touch $@
+
+# Half a minute
+$(WHEELS_VENV)/bin/cargo-auditable: | $(WHEELS_VENV)/.venv
+	cargo install --quiet --locked --root $(WHEELS_VENV) cargo-auditable --version $(CARGO_AUDITABLE)

@@ -4,7 +4,7 @@ For each target one for every Python from 3.11 on (the stable ABI, which PyO3 ca
 for free-threaded 3.14, as there is no stable ABI without the GIL before 3.15. That Python need not
 be here: maturin knows what there is to know of it. zig compiles the C of dependencies and links
 against the C library that a target names, so that neither a container nor a compiler for another
-machine is needed.
+machine is needed. cargo-auditable records the crates in each extension.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ TARGETS = (
     "aarch64-unknown-linux-gnu",
 )
 MUSL_TARGETS = ("x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl")
+#: Program that maturin starts in the place of cargo
+CARGO = Path(__file__).with_name("auditable_cargo.sh")
 #: Pythons without the GIL that get a wheel of their own, as maturin names them
 FREE_THREADED = ("python3.14t",)
 #: The oldest C library that a wheel asks for: glibc 2.28 of 2018, musl 1.2 of 2021
@@ -39,7 +41,8 @@ def main() -> int:
     targets = chosen.targets or [*TARGETS, *(MUSL_TARGETS if chosen.musl else ())]
     # maturin looks for zig where its Python is.
     tools = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "CARGO": str(CARGO)}
     # They name the interpreter of another environment.
     for name in ("PYO3_PYTHON", "VIRTUAL_ENV"):
         environment.pop(name, None)

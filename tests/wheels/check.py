@@ -2,9 +2,9 @@
 
 auditwheel says which C library a wheel asks for, abi3audit whether it keeps to the stable ABI,
 twine whether its metadata can be shown, `unwinder` whose unwinder it has, `sbom` whether it lists
-its crates. Then each wheel is
-installed into a new environment of each Python that is found for it, with the extra ``dask``, and
-``smoke.py`` and ``unwinder.py`` run there; without an emulator ``readme.py``, too.
+its crates, `audit_data` whether its extension does. Then each wheel is installed into a new
+environment of each Python that is found for it, with the extra ``dask``, and ``smoke.py`` and
+``unwinder.py`` run there; without an emulator ``readme.py``, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.wheels import sbom, unwinder
+from tests.wheels import audit_data, sbom, unwinder
 from tests.wheels.pythons import Python, found
 
 SMOKE = Path(__file__).with_name("smoke.py")
@@ -35,10 +35,9 @@ def main(folder: Path) -> int:
         return 1
     wrong = [wheel.name for wheel in wheels if not _keeps_its_word(wheel)]
     for wheel in wheels:
-        if (said := unwinder.wrong_with(wheel)) is not None:
-            wrong.append(f"{wheel.name} {said}")
-        if (said := sbom.wrong_with(wheel)) is not None:
-            wrong.append(f"{wheel.name} {said}")
+        for part in (unwinder, sbom, audit_data):
+            if (said := part.wrong_with(wheel)) is not None:
+                wrong.append(f"{wheel.name} {said}")
     tools = Path(sys.executable).parent
     stable = [wheel for wheel in wheels if "-abi3-" in wheel.name]
     if stable and not _runs([tools / "abi3audit", "--strict", "--summary", *stable]):

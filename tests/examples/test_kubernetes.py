@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -108,6 +109,38 @@ def test_values_are_keys_of_the_chart() -> None:
     for part in VALUES:
         assert set(VALUES[part]) <= set(KEYS[part].split())
         assert set(VALUES[part].get("image", {})) <= set(KEYS["image"].split())
+
+
+def test_chart_renders_the_values() -> None:
+    """Needs a checkout of github.com/dask/helm-chart, and Helm's engine (helm-python-sdk)."""
+    chart = os.environ.get("BACKHAUL_HELM_CHART")
+    if chart is None:
+        pytest.skip("BACKHAUL_HELM_CHART names no folder with Dask's chart")
+    rendered = (
+        pytest.importorskip("helm_python.chart")
+        .Chart.load(chart)
+        .render(values=VALUES, name="fast")
+    )
+    containers = {}
+    for part in ("scheduler", "worker"):
+        deployment = yaml.safe_load(rendered[f"dask/templates/dask-{part}-deployment.yaml"])
+        assert deployment["spec"]["replicas"] == VALUES[part].get("replicas", 1)
+        (containers[part],) = deployment["spec"]["template"]["spec"]["containers"]
+        assert containers[part]["image"] == "IMAGE:latest"
+    limits = VALUES["worker"]["resources"]["limits"]
+    assert containers["scheduler"]["args"] == [
+        *("dask-scheduler", "--port=8786", "--dashboard-address=:8787"),
+        *VALUES["scheduler"]["extraArgs"],
+    ]
+    assert containers["scheduler"]["livenessProbe"] == VALUES["scheduler"]["livenessProbe"]
+    assert containers["worker"]["args"] == [
+        *("dask-worker", "fast-dask-scheduler:8786"),
+        *("--nthreads", str(limits["cpu"]), "--memory-limit", limits["memory"]),
+        *("--no-dashboard", "--dashboard-address", "8790"),
+    ]
+    assert containers["worker"]["env"] == VALUES["worker"]["env"]
+    assert containers["worker"]["resources"] == VALUES["worker"]["resources"]
+    assert not any("jupyter" in name and text.strip() for name, text in rendered.items())
 
 
 def program_of_the_chart(name: str, *arguments: str) -> Program:

@@ -8,6 +8,7 @@ not exist is left as it is, so that a strict build refuses it.
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -37,6 +38,9 @@ LANGUAGES = {
     ".ipynb": "json",
     ".txt": "text",
 }
+
+#: Picture of the social card: what other sites show for a link to a page
+CARD = "images/transfers.png"
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
@@ -79,6 +83,25 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return f"{found[1]}{posixpath.relpath(target, posixpath.dirname(here))}{found[3]}"
 
     return outside_of_fences(markdown, lambda line: LINK.sub(lead, line))
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Add the social card of a page, which needs the address of the site (``SITE_URL``)."""
+    if not config.site_url:
+        return output
+    card = {
+        "og:type": "website",
+        "og:site_name": config.site_name,
+        "og:title": page.title or config.site_name,
+        "og:description": page.meta.get("description") or config.site_description or "",
+        "og:url": page.canonical_url or config.site_url,
+        "og:image": posixpath.join(config.site_url, CARD),
+        "twitter:card": "summary_large_image",
+    }
+    tags = "".join(
+        f'<meta property="{name}" content="{html.escape(text)}">\n' for name, text in card.items()
+    )
+    return output.replace("</head>", f"{tags}</head>", 1)
 
 
 def in_checkout(page: str, target: str) -> str:

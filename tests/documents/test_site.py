@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +24,8 @@ import pytest
 from tests.dask.browser import NAMES, Browser, chromium
 from tests.documents.written import ROOT
 
+#: Python of the environment that `make site` makes
+DOCS_PYTHON = ROOT / ".venv-docs" / "bin" / "python"
 SITE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "site"
 
 #: With tables, code, generated signatures, pictures
@@ -149,3 +153,38 @@ async def test_pages_opened_as_files_can_be_searched(
         )
         assert [each for each in loaded if not each.startswith("file:")] == []
         assert not browser.complaints
+
+
+CARDS = """
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File
+from mkdocs.structure.pages import Page
+
+import hooks
+
+for address in ("", "https://docs.example/en/"):
+    config = MkDocsConfig()
+    config.load_dict({"site_name": "Backhaul", "site_url": address, "use_directory_urls": False})
+    file = File("users/rust.md", "docs", "site", use_directory_urls=False)
+    page = Page("Rust & C", file, config)
+    print(hooks.on_post_page("<head></head>", page=page, config=config))
+"""
+
+
+@pytest.mark.skipif(not DOCS_PYTHON.exists(), reason="make site makes .venv-docs")
+def test_pages_of_a_site_with_an_address_have_social_cards() -> None:
+    done = subprocess.run(
+        [str(DOCS_PYTHON), "-c", CARDS],
+        cwd=ROOT / "docs",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    without, first, *others = done.stdout.splitlines()
+    assert without == "<head></head>"
+    assert first == '<head><meta property="og:type" content="website">'
+    card = dict(re.findall(r'property="(\S+)" content="(.*?)"', "\n".join(others)))
+    assert card["og:title"] == "Rust &amp; C"
+    assert card["og:url"] == "https://docs.example/en/users/rust.html"
+    picture = card["og:image"].removeprefix("https://docs.example/en/")
+    assert (ROOT / "docs" / picture).is_file()

@@ -1,7 +1,7 @@
 """``shortcuts``: what each shortcut of a small task is worth, on clusters that differ in it alone.
 
 Each configuration has a cluster of its own, with the switches of the shortcuts before it on, and is
-used in turn with the others.
+used in turn with the others. ``--switch`` compares two clusters that differ in one switch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ class _Options(tasks.Options):
 
     added: bool = True
     core: bool = False
+    switch: str | None = None
 
     @property
     def configurations(self) -> list[Configuration]:
+        if self.switch is not None:
+            key = f"distributed.comm.backhaul.{self.switch}"
+            return [
+                Configuration("backhaul", settings=((key, str(is_on)),), settings_name=name)
+                for is_on, name in ((False, f"{self.switch} off"), (True, "on"))
+            ]
         if not self.added:
             found = [shortcuts((), "none"), shortcuts(SHORTCUTS, "all")]
         else:
@@ -60,10 +67,23 @@ class _Options(tasks.Options):
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--added/--at-once", default=True, help="Each on top of the last, or none and all.")
 @click.option("--core", is_flag=True, help="Then the scheduler's core, and its engine, too.")
-def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool, core: bool) -> None:
+@click.option("--switch", metavar="NAME", help="Instead, a switch off and on: explain.enabled.")
+def main(
+    names: tuple[str, ...],
+    repetitions: int,
+    workers: int,
+    added: bool,
+    core: bool,
+    switch: str | None,
+) -> None:
     """Time small tasks with the shortcuts of the hot path added one by one."""
     options = _Options(
-        cases=names, repetitions=repetitions, workers=workers, added=added, core=core
+        cases=names,
+        repetitions=repetitions,
+        workers=workers,
+        added=added,
+        core=core,
+        switch=switch,
     )
     console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))

@@ -79,7 +79,7 @@ ADDRESSES = [
     Case("`connect(b'127.0.0.1:80')`", _connects(b"127.0.0.1:80")),
     Case("`connect` over a lane that is none", _connects("127.0.0.1:1", lanes=["pigeon"])),
     Case("`connect` over 6 lanes", _connects("127.0.0.1:1", lanes=["tcp"] * 6)),
-    Case("`connect` to a port where nobody listens", _refused),
+    Case("`connect` to a port where no process listens", _refused),
     Case("`connect` to a server of SSH", _says_at_once(b"SSH-2.0-OpenSSH_9.9\r\n")),
     Case("`connect` to a server that hangs up", _says_at_once(b"")),
     Case("`connect` to a server that says nothing", _says_nothing),

@@ -29,14 +29,14 @@ TABLES: list[tuple[str, str, list[Case]]] = [
     ("Operations", "Of endpoints, listeners and requests.", in_programs.OPERATIONS),
     (
         "Before a peer is one",
-        "What a stranger says to a listener. It gets an end, and what the log says of it is in the "
-        "log of the listener's side alone. After each the listener takes the next peer.",
+        "Bytes that a listener gets from an unknown process. The listener ends the connection, and "
+        "only its own side logs the reason. Then the listener takes the next peer.",
         on_the_wire.HANDSHAKES,
     ),
     (
         "From a peer",
-        "What a peer says after the handshake, on the tcp lane; what the other side's program gets "
-        "from its next operation. The connection has ended.",
+        "Bytes of a peer after the handshake, on the tcp lane, and the outcome of the next "
+        "operation of the other side's program. The connection has ended.",
         on_the_wire.FRAMES,
     ),
     (
@@ -46,15 +46,15 @@ TABLES: list[tuple[str, str, list[Case]]] = [
     ),
     ("A secret in Dask", "Its keys, and the file that one of them names.", in_dask.SECRETS),
     ("Comms of Dask", "With `distributed.comm`.", in_dask.COMMS),
-    ("Commands", "What is typed into a shell: the status, and the last line.", in_dask.COMMANDS),
+    ("Commands", "Commands of a shell: the status, and the last line.", in_dask.COMMANDS),
 ]
 
 HEAD = """# Bad inputs
 
-What {count} inputs that cannot be right got. The table is made by the test that gives them
+The outcomes of {count} wrong inputs. The table is made by the test that gives them
 (`tests/bad_inputs`), which fails where it is not true. `PORT`, `DIR` and `TIME` stand for what
-differs from run to run. What must hold for all: an error of a type that says whose fault it is,
-with the offending value; nothing hangs, and no secret is shown.
+differs from run to run. Each input gets an error of a type that says whose fault it is, with the
+offending value; nothing hangs, and no secret is shown.
 """
 
 

@@ -54,7 +54,7 @@ with backhaul.Context(lanes=["tcp"], **settings) as context:
         print(listener.address, flush=True)
         endpoint = listener.accept().wait(60)
     receive = endpoint.recv_frames()
-    # Nobody takes them.
+    # The peer does not receive them.
     sends = [endpoint.send_frames([bytes(1 << 20)]) for _ in range(20 if full_s else 0)]
     print("ready", flush=True)
     sys.stdin.readline()

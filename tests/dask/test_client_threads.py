@@ -118,7 +118,7 @@ if __name__ == "__main__":
         for _ in range(5):
             with Client(cluster) as other:
                 assert other.submit(add, 1, 2, pure=False).result() == 3
-                # Nobody collects it meanwhile.
+                # The list keeps the client from being collected.
                 closed.append(other)
         deadline = time.monotonic() + 60
         while len(after := descriptors()) > len(before) + 1 and time.monotonic() < deadline:

@@ -134,7 +134,7 @@ def test_arrays_go_from_worker_to_worker_as_they_are(run_gpu: RunGpu) -> None:
         assert data == b"".join(parts)
         assert by == {"DeviceBuffer"}
         assert client.run(device_bytes)[a] == len(DATA) + len(data)
-        # Memory of ours is an array like any other.
+        # A `DeviceBuffer` is sent like any other array.
         buffer = client.submit(backhaul.DeviceBuffer, 5000, workers=[a])
         assert client.submit(len, buffer, workers=[b]).result() == 5000
         assert client.run(device_bytes)[a] == len(DATA) + len(data) + 5000

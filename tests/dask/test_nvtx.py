@@ -73,7 +73,7 @@ from backhaul.dask import BackhaulComm
 async def main():
     reading = asyncio.Event()
     async def echo(comm):
-        # The other end is told in a later turn of the loop: this one is in its read by then.
+        # The loop wakes the other end in a later turn: this end is in its read by then.
         reading.set()
         await comm.write(await comm.read())
         await comm.close()

@@ -46,7 +46,7 @@ JOBS = {
 
 def crossed(client, near, far):
     frame = transfers(client)
-    # Between workers: what the scheduler says to them is the same whoever places tasks
+    # Between workers: messages of the scheduler are the same with each placement
     for end in ("sender", "receiver"):
         frame = frame[frame[end] != client.scheduler.address]
     ends = [frame[end].str.extract(r"://([0-9.]+):")[0] for end in ("sender", "receiver")]

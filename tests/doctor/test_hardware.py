@@ -126,7 +126,7 @@ def test_a_script_may_ask_for_what_it_needs() -> None:
 
 def test_whether_there_is_a_secret_is_told_and_not_what_it_is() -> None:
     told = findings(run("dask", "--json"))["dask", "configuration"]["detail"]
-    assert told.endswith("no secret: whoever connects is a peer")
+    assert told.endswith("no secret: any process that connects is a peer")
     secret = "a secret of this cluster"
     asked = {"DASK_DISTRIBUTED__COMM__BACKHAUL__SECRET": secret}
     done = run("dask", "--json", environment=asked)

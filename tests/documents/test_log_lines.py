@@ -16,7 +16,7 @@ LEVELS = {"info", "warning", "error", "exception", "critical"}
 #: Lines that the source does not spell out where it writes them: what it has there, and what the
 #: document says.
 ELSEWHERE = {
-    "{warning}": "… is open to everybody who reaches it",
+    "{warning}": "… is open to every process that reaches it",
     "text": "Failed to serialize (…); falling back to pickle. Be aware that this may be slow.",
     "refusal": "the refusal of a worker's place",
     "……": "cannot speak Backhaul with …",

@@ -140,7 +140,7 @@ with connected("inproc") as (near, far):
     receiving.wait(60)
     sending.wait(60)
     del receiving, sending
-    # Whoever comes by releases what the engine let go of.
+    # The next call of any thread releases the buffers that the engine has dropped.
     eventually(lambda: near.queued_bytes() is not None and sent_from() is None)
     eventually(lambda: near.queued_bytes() is not None and received_in() is None)
 """)
@@ -259,7 +259,7 @@ _ECHOED = """
 address, kind = sys.argv[1], sys.argv[2]
 with backhaul.Context(lanes=["shm"], carriers=["cuda"]) as context:
     endpoint = context.connect(address).wait(60)
-    # What is allocated anew at an address that the peer has opened is not what was there.
+    # A new allocation may have an address that the peer has opened for an earlier one.
     for turn in range(6):
         sent = bytes([turn]) * 100 + DATA[100:]
         source, target = filled(sent), DeviceArray(len(DATA))

@@ -99,7 +99,7 @@ with connected("inproc") as (near, far):
     # Columns first.
     turned = DLPackArray(DeviceArray(4), shape=(2, 2), strides=(1, 2))
     raises(backhaul.InvalidBuffer, near.send, turned, text="not C-contiguous")
-    # Of the host: whoever offers that offers a buffer too.
+    # Memory of the host: such an object has the buffer protocol, too.
     raises(TypeError, near.send, DLPackArray(DeviceArray(4), kind=1))
     # An interface that raises, as PyTorch's does, is asked for DLPack.
     class Both(DLPackArray):
@@ -180,7 +180,7 @@ with connected("inproc") as (near, far):
     passes(filled(b"abc", descr=[("", "|u1")], mask=None), b"abc")
     passes(DeviceArray(1, shape=(0, 3), strides=(7, 1)), b"")
     passes(DeviceArray(1, shape=(0,), data=(0, True)), b"")
-    # What is read-only can be sent, and not received into.
+    # A read-only array can be sent, and not received into.
     array = filled(b"abc")
     array._interface["data"] = (array.pointer, True)
     passes(array, b"abc")
@@ -215,7 +215,7 @@ def sent(used, **interface):
 with connected("inproc") as (near, far):
     stream, default = Stream(), Stream(handle=Stream.LEGACY_DEFAULT)
     assert sent(stream, stream=stream.handle) == b"new"
-    # Nobody waits for a stream of which nobody speaks,
+    # Without a stream in the interface the sender waits for none,
     assert sent(stream, stream=None) in (b"old", b"mid")
     # but for the default one: what has been copied from pageable memory may be on its way.
     assert sent(default, stream=None) == b"new"
@@ -258,7 +258,7 @@ with connected("inproc") as (near, far):
     receiving.wait(60)
     assert bytes(target) == b"new" * 1000, bytes(target[:3])
 
-    # What its last owner has queued comes before what arrives for the next one.
+    # Copies that the last owner has queued precede data that arrives for the next owner.
     source = backhaul.DeviceBuffer(3000)
     source.copy_from_host(b"own" * 1000)
     for text in texts:

@@ -284,7 +284,7 @@ def test_a_forked_child_has_arrays_of_its_own(start: Start) -> None:
             well = [(kept == 2).all(), (dropped == 1).all(), (fresh == 3).all(), grown.sum() == N]
             del kept, dropped, grown, fresh
             os._exit(0 if all(well) else 1)
-        # What the parent frees it does not use again: the child may look at it.
+        # The parent does not use its freed memory again: the child may read it.
         del dropped
         others = [np.full(N, 4.0) for _ in range(10)]
         os.read(ready[0], 1)

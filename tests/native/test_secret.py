@@ -120,13 +120,15 @@ def test_a_listener_that_others_reach_is_warned_of_once(
             assert listener.info()["warning"] is None
         with context.listen(":0") as listener, context.listen(":0"):
             warning = listener.info()["warning"]
-            assert warning.startswith(f"{listener.address} is open to everybody who reaches it")
+            assert warning.startswith(
+                f"{listener.address} is open to every process that reaches it"
+            )
             eventually(lambda: warning in caplog.text)
-        assert caplog.text.count("is open to everybody") == 1
+        assert caplog.text.count("is open to every process") == 1
         assert "127.0.0.1" not in caplog.text
     with Context(secret=SECRET) as context, context.listen(":0") as listener:
         assert listener.info()["warning"] is None
-    assert caplog.text.count("is open to everybody") == 1
+    assert caplog.text.count("is open to every process") == 1
 
 
 #: Becomes another user, connects, and prints how its messages travel.
@@ -138,7 +140,7 @@ ANOTHER_USER = """
     import backhaul
     import backhaul._ucx
 
-    # What is imported later may lie where only root reads.
+    # Later imports may lie where only root reads.
     backhaul._ucx.library_folders()
     os.setgroups([])
     os.setgid(65534)

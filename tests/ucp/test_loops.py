@@ -303,7 +303,7 @@ if child == 0:
         # The loop is the parent's too, and must not be closed.
         os._exit(status)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-# What the child did is nothing to the connection of its parent.
+# The child has not changed the connection of its parent.
 loop.run_until_complete(talk(a, b))
 print("talked", flush=True)
 loop.close()

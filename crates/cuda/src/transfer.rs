@@ -317,6 +317,6 @@ unsafe extern "C" fn call_told(argument: *mut c_void) {
     let told = unsafe { Box::from_raw(argument.cast::<Box<dyn FnOnce() + Send>>()) };
     // A panic must not go through frames of C.
     if catch_unwind(AssertUnwindSafe(told)).is_err() {
-        tracing::error!("what was to be told of a transfer panicked");
+        tracing::error!("the callback of a transfer panicked");
     }
 }

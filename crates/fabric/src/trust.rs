@@ -47,9 +47,9 @@ impl Trust {
         let is_local = canonical(address).ip().is_loopback();
         match self {
             Self::Anyone if !is_local => Some(format!(
-                "{address} is open to everybody who reaches it: there is no secret and no certificate. \
-                 Who connects is a peer, and where messages carry code, as Dask's do, runs it as this \
-                 user (docs/security.md)"
+                "{address} is open to every process that reaches it: no secret and no \
+                 certificate is set. Such a process becomes a peer, and can run code as this user \
+                 if messages carry code, as those of Dask do (docs/security.md)"
             )),
             Self::Anyone | Self::Secret | Self::Certificate | Self::CertificateAndSecret => None,
         }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_open_to_everybody_is_warned_of() {
+    fn listener_that_any_process_reaches_gets_a_warning() {
         for (address, is_warned) in [
             ("127.0.0.1:1", false),
             ("127.1.2.3:1", false),

@@ -179,7 +179,7 @@ where
             && let Some(error) = self.request.take_error()
             && let Some(reason) = error.unseen()
         {
-            tracing::warn!("{reason}, and nobody has looked at its request");
+            tracing::warn!("{reason}, and its request was dropped unread");
         }
     }
 }

@@ -116,5 +116,5 @@ def _lanes() -> Iterator[Finding]:
     said = "all lanes" if lanes is None else f"lanes {', '.join(lanes)}"
     said += "".join(f", {name}={value}" for name, value in settings.ucx)
     # Which of the two is right depends on who reaches this host.
-    said += "; a secret" if settings.secret else "; no secret: whoever connects is a peer"
+    said += "; a secret" if settings.secret else "; no secret: any process that connects is a peer"
     yield Finding("dask", "configuration", State.WORKS, said)

@@ -28,7 +28,7 @@ def examine() -> Iterator[Finding]:
     if cpus > 1:
         yield Finding("limits", "CPUs", State.WORKS, f"{cpus} may be used")
     else:
-        advice = "with one CPU nobody polls, and each message costs a wake-up"
+        advice = "with one CPU no thread polls, and each message costs a wake-up"
         yield Finding("limits", "CPUs", State.LIMITED, "one may be used", advice)
 
 

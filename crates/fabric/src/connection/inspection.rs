@@ -74,7 +74,7 @@ impl Conn {
                 peer = %self.about.peer,
                 lane = self.about.lane.name(),
                 events = in_one_line(&events),
-                "something waited for seconds and nobody was woken for it: a defect"
+                "an operation waited for seconds and its waiter was not woken: a defect"
             );
         }
         self.drive();

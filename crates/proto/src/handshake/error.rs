@@ -46,7 +46,7 @@ pub enum HandshakeError {
     #[error("the peer speaks dask's tcp:// protocol, not backhaul://")]
     SpeaksDask,
     /// The peer asks for an encrypted connection, or refuses one that is not
-    #[error("the peer speaks TLS, and this side has not been told to")]
+    #[error("the peer speaks TLS, and this side is not configured for TLS")]
     SpeaksTls,
     /// The peer speaks another version
     #[error("the peer speaks version {peer}, supported is {supported}")]
@@ -126,7 +126,7 @@ pub enum HandshakeError {
     UnexpectedProof,
     /// The peer has another secret, or what it said was changed on the way
     #[error(
-        "the {phase} of the peer does not prove the secret of this side: it has another one, or somebody changed what it said"
+        "the {phase} of the peer does not prove the secret of this side: it has another one, or the message was changed on its way"
     )]
     WrongProof {
         /// Phase of the message

@@ -156,7 +156,7 @@ fn far(class: Class) -> &'static str {
         Class::Pxb => "several PCI switches away",
         Class::Phb => "behind the same host bridge",
         Class::Node => "behind another host bridge of the same NUMA node",
-        Class::Sys => "on another NUMA node, or nobody knows where",
+        Class::Sys => "on another NUMA node, or on an unknown one",
         other => other.words(),
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import Thread
 
 import click
@@ -102,7 +102,7 @@ def said_by(root: click.Command, *arguments: str) -> str:
 @pytest.mark.parametrize("command", ["explain", "doctor"])
 def test_command_for_a_cluster_names_the_address_and_the_reason(
     command: str,
-    place: Callable[[], Iterator[int]],
+    place: Callable[[], AbstractContextManager[int]],
     scheme: str,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,7 +110,7 @@ def test_command_for_a_cluster_names_the_address_and_the_reason(
     assert cluster.TIMEOUT_S < NAMED_WITHIN_S
     # A busy machine may take seconds to be refused.
     monkeypatch.setattr(cluster, "TIMEOUT_S", 1 if reason == TIMED_OUT else 60)
-    with place() as port:  # type: ignore[attr-defined]
+    with place() as port:
         said = said_by(backhaul_command, command, f"{scheme}://127.0.0.1:{port}")
     assert f"{scheme}://127.0.0.1:{port}" in said
     assert reason in said
@@ -120,14 +120,17 @@ def test_command_for_a_cluster_names_the_address_and_the_reason(
 
 @PLACES
 def test_workers_name_the_address_and_the_reason(
-    place: Callable[[], Iterator[int]], scheme: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    place: Callable[[], AbstractContextManager[int]],
+    scheme: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempt_s, pause_s = scheduler_probe._ATTEMPT_S, scheduler_probe._PAUSE_S
     assert max(attempt_s, scheduler_probe._SAY_FIRST_S + pause_s) < NAMED_WITHIN_S
     monkeypatch.setattr(scheduler_probe, "_ATTEMPT_S", 1.0 if reason == TIMED_OUT else 60.0)
     limit_s = 1 if reason == TIMED_OUT else 5
     limit = dask.config.set({"distributed.comm.timeouts.connect": f"{limit_s}s"})
-    with limit, place() as port:  # type: ignore[attr-defined]
+    with limit, place() as port:
         address = f"{scheme}://127.0.0.1:{port}"
         said = said_by(dask_command, "worker", address, "--nworkers", "1", "--nthreads", "1")
     *_, ended = said.splitlines()

@@ -337,7 +337,7 @@ def test_a_refusal_that_nobody_looks_at_is_logged(
     logged = {record.getMessage() for record in caplog.records}
     assert logged == {
         "a send was refused: 1 sends are queued, which is the limit, "
-        "and nobody has looked at its request"
+        "and its request was dropped unread"
     }
 
 

@@ -129,8 +129,10 @@ def _hint(address: str) -> str:
 
 async def _workers_of(address: str, security: Security, timeout_s: float) -> dict[str, Any]:
     arguments = security.get_connection_args("worker")
+    # Dask repeats a refused connection until its limit, and then has the reason.
+    connect_s = 0.8 * timeout_s
     async with asyncio.timeout(timeout_s):
-        async with rpc(address, connection_args=arguments, timeout=timeout_s) as scheduler:
+        async with rpc(address, connection_args=arguments, timeout=connect_s) as scheduler:
             workers: dict[str, Any] = (await scheduler.identity())["workers"]
     return workers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, worker_client
+from distributed import Client, LocalCluster, wait, worker_client
 
 from backhaul import TaskTooLarge
 
@@ -122,6 +123,56 @@ def test_the_error_names_the_inputs(client: Client) -> None:
     error = client.submit(total_of, data, 60).exception(timeout=DEADLINE_S)
     assert isinstance(error, TaskTooLarge)
     assert "the-data: 40.00 MiB" in str(error)
+
+
+def take_and_stay(arrays: int) -> None:
+    """Take 10 MiB of memory after another, and keep it, whatever exceptions come."""
+    held: list[np.ndarray] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(BaseException):
+            if len(held) < arrays:
+                held.append(np.ones(10 * MIB, np.uint8))
+            time.sleep(0.005)
+
+
+def note_and_fill(number: int, path: str) -> np.ndarray:
+    """Make 4 MiB, and note in a file that this has run."""
+    with open(path, "a", encoding="ascii") as file:
+        file.write(f"{number}\n")
+    return np.full(4 * MIB, number, np.uint8)
+
+
+def test_results_move_to_other_workers_before_their_worker_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "begun"
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            protocol="backhaul",
+            host="127.0.0.1",
+            dashboard_address=":0",
+            memory_limit=LIMIT_BYTES,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        before = client.run(process)
+        first, second = before
+        on_first: dict[str, Any] = {"workers": [first], "allow_other_workers": True}
+        results = client.map(note_and_fill, range(16), path=str(path), **on_first)
+        wait(results, timeout=DEADLINE_S)
+        assert any(first in holders for holders in client.who_has(results).values())
+        future = client.submit(take_and_stay, 34, pure=False, workers=[first])
+        assert isinstance(future.exception(timeout=DEADLINE_S), TaskTooLarge)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while first in (now := client.scheduler_info()["workers"]) or len(now) < 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert client.run(process)[second] == before[second]
+        totals = client.gather(client.map(np.sum, results))
+        assert totals == [4 * MIB * number for number in range(16)]
+        # None was computed again.
+        assert sorted(map(int, path.read_text(encoding="ascii").split())) == list(range(16))
 
 
 def test_a_task_that_cannot_be_interrupted_ends_no_second_worker(client: Client) -> None:

@@ -71,12 +71,15 @@ _REPORT = "/memfd:backhaul-memory"
 #: of the worker does (`backhaul.dask.worker.memory_guard`).
 _REPORT_FORMAT = struct.Struct("@4Q")
 
-#: A guard breaks tasks off before the nanny has to end the worker; it has done what it can.
+#: A guard breaks tasks off before the nanny has to end the worker; it has done what it can; the
+#: results move to other workers.
 GUARD_ACTS: Final = 1
 GUARD_IS_DONE: Final = 2
+GUARD_MOVES: Final = 3
 
-#: Longest time that a nanny leaves a worker to its guard, and most memory, by the worker's limit
-_GUARD_TIME_MAX_S: Final = 2.0
+#: Longest time that a nanny leaves a worker to its guard, by what the guard does, and most memory,
+#: by the worker's limit
+_GUARD_TIMES_MAX_S: Final = {GUARD_ACTS: 2.0, GUARD_MOVES: 8.0}
 _GUARD_SHARE_MAX: Final = 1.5
 
 #: The nanny ignores an older report, because free blocks may have come into use since.
@@ -139,7 +142,7 @@ class NannyMonitor:
                     if most >= resident - uncounted:
                         self._exceeded_s = None
                         return
-                    if stage == GUARD_ACTS and self._waits(resident / manager.memory_limit):
+                    if self._waits(stage, resident / manager.memory_limit):
                         return
                 else:
                     self._exceeded_s = None
@@ -148,12 +151,13 @@ class NannyMonitor:
                 return
         self._original()
 
-    def _waits(self, share: float) -> bool:
+    def _waits(self, stage: int, share: float) -> bool:
         """Tell whether a guard has time left for a worker that uses this share of its limit."""
         now_s = monotonic()
         if self._exceeded_s is None:
             self._exceeded_s = now_s
-        return share < _GUARD_SHARE_MAX and now_s - self._exceeded_s < _GUARD_TIME_MAX_S
+        time_s = now_s - self._exceeded_s
+        return share < _GUARD_SHARE_MAX and time_s < _GUARD_TIMES_MAX_S.get(stage, 0.0)
 
 
 def allocate_in_arena() -> None:

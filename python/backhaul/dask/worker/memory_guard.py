@@ -9,9 +9,9 @@ fails with an error that has no word of memory. Here the worker acts first, at t
   later ones wait until they fit (`backhaul.dask.worker.memory_admission`);
 - a single task that would not fit into an empty worker either fails with `TaskTooLarge`, which says
   what was measured;
-- otherwise, and if the code of the task cannot be interrupted, the nanny ends the worker as before.
-  A task that is too large is reported to the scheduler as failed before that, so that it ends no
-  second worker.
+- otherwise, and if the code of the task cannot be interrupted, the worker's results move to its
+  peers (`backhaul.dask.worker.retirement`), and the nanny ends the worker as before. A task that is
+  too large is reported to the scheduler as failed before that, so that it ends no second worker.
 
 A broken off task has no result, whatever its code does with the exception.
 
@@ -45,8 +45,9 @@ from backhaul.dask.config.settings import switched_on
 from backhaul.dask.worker.execution import Execution
 from backhaul.dask.worker.lazy_collections import data_of
 from backhaul.dask.worker.local_queue import event_loop_of, local_queue_of
-from backhaul.dask.worker.memory import ENDED_STATUSES, GUARD_ACTS, GUARD_IS_DONE
+from backhaul.dask.worker.memory import ENDED_STATUSES, GUARD_ACTS, GUARD_IS_DONE, GUARD_MOVES
 from backhaul.dask.worker.memory_admission import MemoryAdmission, Run
+from backhaul.dask.worker.retirement import close, move_results
 from backhaul.dask.worker.spill_buffer import leave_room
 from backhaul.dask.worker.spill_file import ahead_bytes
 
@@ -64,6 +65,8 @@ _PATIENCE_S: Final = 1.2
 _DOUBT_S: Final = 0.5
 #: Time that the memory of a task has to be released, once the task has ended
 _RELEASE_S: Final = 0.5
+#: Longest time for the results to move to other workers
+_MOVE_S: Final = 5.0
 #: Time for a message to the scheduler to leave
 _FAREWELL_S: Final = 0.1
 #: Age at which the largest memory limit of the cluster is asked for again
@@ -260,9 +263,26 @@ class MemoryGuard:
             self._wait_for_release(watch)
         else:
             return
+        moved = self._move_results(watch)
         watch.set_stage(GUARD_IS_DONE)
         while self._counted_bytes(watch) > self._most_bytes and self._worker() is not None:
             sleep(_LOOK_S)
+        if moved and (worker := self._worker()) is not None:
+            close(worker)
+
+    def _move_results(self, watch: _native.MemoryWatch) -> bool:
+        """Wait until the results are on other workers, or for some time; tell if that has begun."""
+        worker = self._worker()
+        moved = None if worker is None else move_results(worker)
+        # No reference to the worker while the thread waits.
+        del worker
+        if moved is None:
+            return False
+        watch.set_stage(GUARD_MOVES)
+        deadline_s = monotonic() + _MOVE_S
+        while not moved.done() and monotonic() < deadline_s:
+            sleep(_LOOK_S)
+        return True
 
     def _note_excess(
         self, worker: Worker, running: Sequence[Run], watch: _native.MemoryWatch

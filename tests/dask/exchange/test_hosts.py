@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
 
+import dask
 from backhaul.dask.exchange import cluster
 from backhaul.dask.exchange.blocks import Block, SentBlock
 from backhaul.dask.exchange.placing import Host, output_ranges
@@ -81,6 +82,8 @@ def cluster_on(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, l
     """Start a cluster with workers on each host."""
     programs: dict[str, list[Program]] = {}
     with (
+        # A stolen transfer would take its input to the other host, and its rows from there.
+        dask.config.set({"distributed.scheduler.work-stealing": False}),
         LocalCluster(protocol="backhaul", host=HERE, n_workers=0, dashboard_address=None) as made,
         Client(made) as client,
     ):

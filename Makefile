@@ -22,7 +22,7 @@ PIP_HASHED := $(PIP_INSTALL) --require-hashes
 RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
 RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
 # What the wheels hold besides
-PYTHON_SOURCES := python/pyproject.toml $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
+PYTHON_SOURCES := python/pyproject.toml $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml' -o -name '*.json')
 
 # The newest Dask is tested on it; without, on the newest that is found here (tests/wheels/pythons.py)
 NEWEST_PYTHON ?=

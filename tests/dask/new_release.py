@@ -8,7 +8,8 @@ are parsed. They are compared with those of the release that is installed here, 
 program prints each function that does something else, with its difference, and the names of
 ``compat/names.py`` that are gone; changed comments, docstrings, annotations and formatting are left
 out (`backhaul.dask.compat.normalized_source`). With ``--write``, which says that the differences
-were read, it adds the digests to ``python/backhaul/dask/compat/digests.py``. Ends with 1 where
+were read, it adds the digests to ``digests.py`` and ``digests_by_file.json`` in
+``python/backhaul/dask/compat``. Ends with 1 where
 anything has to be read, 2 where there is nothing to compare, else 0.
 """
 
@@ -19,8 +20,10 @@ import ast
 import difflib
 import functools
 import inspect
+import json
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +35,7 @@ from backhaul.dask.compat import names as names_module
 from backhaul.dask.compat.digests import DIGESTS
 from backhaul.dask.compat.function_origin import source_of
 from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES, REQUIREMENTS
-from backhaul.dask.compat.normalized_source import digest_of
+from backhaul.dask.compat.normalized_source import digest_of, text_hash
 from backhaul.dask.compat.patching import Patch, Requirement
 from backhaul.dask.compat.process_patches import PATCHES
 
@@ -40,6 +43,9 @@ __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
 
 #: Packages of a release
 PACKAGES = ("dask", "distributed")
+
+#: The table of `write_digests_of_files`
+DIGESTS_BY_FILE = Path(digests.__file__).with_name("digests_by_file.json")
 
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -70,13 +76,17 @@ class Source:
         """The digests of what was read."""
         return {digest for name in self.names for digest in DIGESTS.get(name, ())}
 
+    def file_in(self, folder: Path) -> Path:
+        """Name its file in the sources of a release."""
+        path = folder.joinpath(*self.module.split("."))
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
     def found_in(self, folder: Path) -> tuple[str, str]:
         """Return its text and its digest in the sources of a release; empty if it is not there.
 
         The text is that of the last definition of that name with its decorators.
         """
-        path = folder.joinpath(*self.module.split("."))
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        file = self.file_in(folder)
         if not file.exists():
             return "", ""
         text, tree = _parsed(file)
@@ -176,6 +186,30 @@ def write_digests(folder: Path, file: Path = Path(digests.__file__)) -> None:
     file.write_text(f"{head}\n{''.join(lines)}}}\n", "utf-8")
 
 
+def digests_of_files(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the digests of a release by the hash of a file, and the name in it.
+
+    Names that a file defines several times are left out.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for source in sources():
+        digest = source.found_in(folder)[1]
+        file = source.file_in(folder)
+        if digest and _times_defined(file)[source.name] <= 1:
+            found.setdefault(text_hash(_parsed(file)[0]), {})[source.name] = digest
+    return found
+
+
+def write_digests_of_files(folder: Path, file: Path = DIGESTS_BY_FILE) -> None:
+    """Add those digests of a release to the table."""
+    table = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    table |= digests_of_files(folder)
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table)
+    )
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
 def gone(after: Path) -> list[str]:
     """List the names that `backhaul.dask.compat.names` imports and a release does not have."""
     _, tree = _parsed(Path(names_module.__file__).with_suffix(".pyi"))
@@ -222,6 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name} is gone, and names.py imports it")
     if chosen.write:
         write_digests(chosen.folder)
+        write_digests_of_files(chosen.folder)
     unread = [change for change in changed if not change.is_known]
     print(
         f"{_release(chosen.folder)} against {_release(chosen.against)}: "
@@ -247,6 +282,23 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
 def _tree(text: str) -> ast.Module:
     """Parse a text, once for all releases that have the same."""
     return ast.parse(text)
+
+
+@functools.cache
+def _times_defined(file: Path) -> Counter[str]:
+    """Count the definitions of each name in a file."""
+    return Counter(_qualified(_parsed(file)[1], ""))
+
+
+def _qualified(within: ast.AST, before: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(within):
+        if isinstance(child, _DEFINITIONS):
+            name = before + child.name
+            yield name
+            inner = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
+            yield from _qualified(child, inner)
+        else:
+            yield from _qualified(child, before)
 
 
 @functools.cache

@@ -5,18 +5,29 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import json
 import subprocess
 import textwrap
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import distributed
 import pytest
-from distributed import Client, Worker
+from distributed import Client, Worker, batched
 
 import dask
 from backhaul.dask.compat import normalized_source
 from backhaul.dask.compat.digests import DIGESTS
 from backhaul.dask.compat.function_origin import source_of
-from backhaul.dask.compat.normalized_source import block_at, class_line, digest_of, source_digest
+from backhaul.dask.compat.normalized_source import (
+    block_at,
+    class_line,
+    digest_of,
+    parsed_digest,
+    source_digest,
+)
+from backhaul.dask.compat.patching import READ_RELEASES
+from tests.dask.new_release import DIGESTS_BY_FILE, digests_of_files
 from tests.wheels.pythons import found
 
 FUNCTION = '''
@@ -215,3 +226,35 @@ def test_each_python_makes_the_same_digests() -> None:
         ]
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         assert ended.stdout.split() == own, python
+
+
+@pytest.mark.skipif(
+    distributed.__version__ not in READ_RELEASES, reason="another release than those that were read"
+)
+def test_the_table_of_files_has_the_digests_of_what_is_installed() -> None:
+    folder = Path(dask.__file__).parent.parent
+    table = json.loads(DIGESTS_BY_FILE.read_text("utf-8"))
+    by_file = digests_of_files(folder)
+    assert len(by_file) > 20
+    assert {file: table.get(file) for file in by_file} == by_file
+    for source in map(source_of, DIGESTS):
+        assert source_digest(source) == parsed_digest(source), source
+
+
+def test_a_file_that_was_not_read_is_parsed(tmp_path: Path) -> None:
+    read = inspect.getsource(batched)
+    changed = tmp_path / "changed.py"
+    before = "self.message_count += len("
+    assert before in read
+    changed.write_text(read.replace(before, "self.message_count -= len("), "utf-8")
+    spec = spec_from_file_location("changed_batched", changed)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    digests = {
+        name: source_digest(getattr(module.BatchedSend, name))
+        for name in ("send", "_background_send")
+    }
+    known = {name: DIGESTS[f"BatchedSend.{name}"] for name in digests}
+    assert [name for name in digests if digests[name] in known[name]] == ["_background_send"]

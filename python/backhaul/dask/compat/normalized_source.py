@@ -3,6 +3,10 @@
 Two sources with one digest may differ in comments, docstrings, annotations and formatting. A digest
 is the same on each version of Python: the fields of the syntax tree are written down here, as what
 `ast.dump` and `ast.unparse` write differs from version to version.
+
+To parse some hundred functions takes each process that starts a worker or scheduler 0.2 s. So the
+digests of the files of the releases that were read lie in ``digests_by_file.json``, by a hash of
+the file and the name in it; ``make dask-release WRITE=1`` writes them.
 """
 
 from __future__ import annotations
@@ -11,12 +15,16 @@ import ast
 import functools
 import hashlib
 import inspect
+import json
 import linecache
 import re
+import sys
 from collections.abc import Callable, Sequence
+from importlib.resources import files
+from types import FunctionType
 from typing import Any, Final, TypeAlias
 
-__all__ = ["block_at", "class_line", "digest_of", "source_digest"]
+__all__ = ["block_at", "class_line", "digest_of", "parsed_digest", "source_digest", "text_hash"]
 
 _Put: TypeAlias = Callable[[str], Any]
 
@@ -31,6 +39,9 @@ _LEFT_OUT: Final = frozenset(
 #: Names in the annotation of an attribute that `dataclasses` looks for
 _FIELD_KINDS: Final = ("ClassVar", "InitVar", "KW_ONLY")
 
+#: Lines of files, and their hash
+_hashes: dict[str, tuple[list[str], str]] = {}
+
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Methods that show or check an object. They are left out of the digest of a class, as what rests
@@ -40,7 +51,51 @@ _SHOWN: Final = re.compile(r"__repr__|_repr_html_|_?validate\w*")
 
 @functools.cache
 def source_digest(source: Any) -> str:
-    """Digest the source of a function, class or module; ``""`` without a source.
+    """Digest the source of a function, class or module; ``""`` without a source."""
+    return _read_digest(source) or parsed_digest(source)
+
+
+def _read_digest(source: Any) -> str | None:
+    """Look up the digest of a source whose file was read; None if the file is another one."""
+    if inspect.ismodule(source):
+        file, name = source.__file__, ""
+    elif isinstance(source, type):
+        file, name = (
+            getattr(sys.modules.get(source.__module__), "__file__", None),
+            source.__qualname__,
+        )
+    else:
+        source = inspect.unwrap(source)
+        if not isinstance(source, FunctionType):
+            return None
+        file, name = source.__code__.co_filename, source.__code__.co_qualname
+    return _digests_by_file().get(_hash_of(file), {}).get(name) if file else None
+
+
+@functools.cache
+def _digests_by_file() -> dict[str, dict[str, str]]:
+    text = files(__package__).joinpath("digests_by_file.json").read_text("utf-8")
+    table: dict[str, dict[str, str]] = json.loads(text)
+    return table
+
+
+def text_hash(text: str) -> str:
+    """Hash the text of a file to 12 hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def _hash_of(file: str) -> str:
+    """Hash a file as `inspect` reads it."""
+    lines = linecache.getlines(file)
+    known = _hashes.get(file)
+    # The same list for as long as nothing else is known of the file
+    if known is None or known[0] is not lines:
+        known = _hashes[file] = lines, text_hash("".join(lines))
+    return known[1]
+
+
+def parsed_digest(source: Any) -> str:
+    """Digest a source as `source_digest`, whatever was read.
 
     Only the lines of a function or class are parsed: the whole module takes 0.1 s.
     """

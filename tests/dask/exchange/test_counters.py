@@ -128,7 +128,7 @@ def test_both_sides_of_a_merge_are_one_exchange(observed: Client, exchanged: lis
     cells = [cell.rpartition(">")[2] for cell in line.split("</td>")[1:-1]]
     assert cells[0] == "18"
     assert cells[2:6] == ["–", "–", "9", "90"]
-    assert float(cells[5]) == pytest.approx(counts.skew, abs=0.06)
+    assert float(cells[6]) == pytest.approx(counts.skew, abs=0.06)
 
 
 def test_spilled_blocks_and_names_are_shown() -> None:

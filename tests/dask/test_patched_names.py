@@ -36,6 +36,8 @@ WRITES_STATE = {
 #: Ours, or an object of a library that we made: the name that the target begins with.
 OURS = {
     "compat/activation.py": {"INSTALLED"},
+    # Hashes of files
+    "compat/normalized_source.py": {"_hashes"},
     # Tasks that threads may take
     "worker/get_data.py": {"local_queue"},
     "comm/backend.py": {"comm"},

@@ -4,9 +4,10 @@ Two sources with one digest may differ in comments, docstrings, annotations and 
 is the same on each version of Python: the fields of the syntax tree are written down here, as what
 `ast.dump` and `ast.unparse` write differs from version to version.
 
-To parse some hundred functions takes each process that starts a worker or scheduler 0.2 s. So the
-digests of the files of the releases that were read lie in ``digests_by_file.json``, by a hash of
-the file and the name in it; ``make dask-release WRITE=1`` writes them.
+A process that starts a worker or scheduler needs hundreds of them, and to parse each function takes
+milliseconds. So the digests of the files of the releases that were read lie in
+``digests_by_file.json``, by a hash of the file and the name in it; ``make dask-release WRITE=1``
+writes them.
 """
 
 from __future__ import annotations

@@ -96,6 +96,12 @@ EXCEPTIONS: Final[dict[str, frozenset[str]]] = {
     "worker.thread_events": frozenset({"worker.core.events"}),
 }
 
+#: Packages that a process may lack, which functions import
+OPTIONAL: Final = ("bokeh", "distributed.dashboard", "opentelemetry", "pandas", "prometheus_client")
+
+#: Other imports in functions, with their reason there
+IN_FUNCTIONS: Final = {("launch.pinning", "backhaul.topology._json")}
+
 #: Modules that import others of this package by a name that they compute, when a process needs them
 BY_NAME: Final = {"__init__", "compat.activation", "compat.patching", "exchange.cluster"}
 
@@ -256,6 +262,22 @@ def test_comm_and_serialize_have_no_exceptions() -> None:
 
 def test_no_function_imports_a_module_of_the_package() -> None:
     assert [each for each in all_imports() if each.kind == "function"] == []
+
+
+def test_functions_import_optional_packages_only() -> None:
+    found = set()
+    for module, path in MODULES.items():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    found |= {(module, alias.name) for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    found.add((module, node.module or ""))
+    assert ("observe.transfers", "pandas") in found
+    others = {(module, name) for module, name in found if not name.startswith(OPTIONAL)}
+    assert others == IN_FUNCTIONS
 
 
 def test_modules_that_import_others_by_name_are_few() -> None:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import distributed
 from distributed.security import Security
 
 from backhaul import Tls
@@ -133,13 +134,11 @@ def extra_info(tls: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _of_server(server: object) -> _Wanted | None:
-    # Not before there is one: the comms are loaded before them.
-    from distributed import Nanny, Scheduler, Worker
-
     security = getattr(server, "security", None)
-    if isinstance(server, Scheduler):
+    # Not imported by name: the comms are loaded before these classes.
+    if isinstance(server, distributed.Scheduler):
         return _of_role(security, "scheduler")
-    if isinstance(server, Worker | Nanny):
+    if isinstance(server, distributed.Worker | distributed.Nanny):
         return _of_role(security, "worker")
     return None
 

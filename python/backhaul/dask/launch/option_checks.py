@@ -9,10 +9,12 @@ import copy
 import os
 import socket
 from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 from dask.utils import parse_bytes, parse_timedelta
 
 from backhaul.dask.compat.names import backends, import_term
@@ -113,8 +115,6 @@ def _time(text: str) -> None:
 
 
 def _scheme(text: str) -> None:
-    from importlib.metadata import entry_points
-
     known = {*backends, *(each.name for each in entry_points(group="distributed.comm.backends"))}
     for part in text.split(","):
         if part.removesuffix("://") not in known:
@@ -196,8 +196,6 @@ def _workers(text: str) -> None:
 
 
 def _interface(text: str) -> None:
-    import psutil
-
     known = sorted(psutil.net_if_addrs())
     for part in text.split(","):
         if not any(name.startswith(part) for name in known) or not part:

@@ -21,7 +21,7 @@ _making = RLock()
 
 
 class _Waiter:
-    """Somebody who waits for a state, in a task of his own."""
+    """A coroutine that waits for a state."""
 
     __slots__ = ("future",)
 
@@ -43,7 +43,7 @@ class _Waiter:
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a state."""
+    """A thread or coroutine that waits for a state."""
 
     def wake(self) -> None:
         """Hear that the state is there; again, if it is there again. Called by any thread."""
@@ -64,8 +64,8 @@ class StateEvent:
     def set(self) -> None:
         """Wake all who wait, tasks for the next turn of the event loop; called by any thread."""
         self._is_set = True
-        # A copy: a thread that is woken takes itself out. Also if it was set before: whoever set it
-        # may have been interrupted.
+        # A copy: a thread that is woken takes itself out. Also if it was set before: the thread
+        # that set it may have been interrupted.
         for waiter in tuple(self._waiters):
             waiter.wake()
 
@@ -85,11 +85,11 @@ class StateEvent:
         return True
 
     def add(self, waiter: Waiter) -> None:
-        """Have somebody woken; he looks after this whether it is set."""
+        """Wake a waiter from now on; it must look after this whether the event is set."""
         self._waiters.append(waiter)
 
     def discard(self, waiter: Waiter) -> None:
-        """Leave somebody alone from now on."""
+        """Wake a waiter no longer."""
         try:  # noqa: SIM105 - for each result that a thread waits for
             self._waiters.remove(waiter)
         except ValueError:

@@ -8,7 +8,7 @@ are parsed. They are compared with those of the release that is installed here, 
 program prints each function that does something else, with its difference, and the names of
 ``compat/names.py`` that are gone; changed comments, docstrings, annotations and formatting are left
 out (`backhaul.dask.compat.normalized_source`). With ``--write``, which says that the differences
-were read, it adds the digests to ``digests.py`` and ``digests_by_file.json`` in
+were read, it adds the digests to ``digests.json`` and ``digests_by_file.json`` in
 ``python/backhaul/dask/compat``. Ends with 1 where
 anything has to be read, 2 where there is nothing to compare, else 0.
 """
@@ -24,7 +24,7 @@ import json
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ __all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
 #: Packages of a release
 PACKAGES = ("dask", "distributed")
 
-#: The table of `write_digests_of_files`
+#: The tables of `write_digests` and `write_digests_of_files`
+DIGESTS_BY_NAME = Path(digests.__file__).with_suffix(".json")
 DIGESTS_BY_FILE = Path(digests.__file__).with_name("digests_by_file.json")
 
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -169,7 +170,7 @@ def changes(before: Path, after: Path) -> list[Change]:
     return found
 
 
-def write_digests(folder: Path, file: Path = Path(digests.__file__)) -> None:
+def write_digests(folder: Path, file: Path = DIGESTS_BY_NAME) -> None:
     """Add the digests of a release to the table, and drop what no patch rests on."""
     table: dict[str, tuple[str, ...]] = {}
     for source in sources():
@@ -177,13 +178,15 @@ def write_digests(folder: Path, file: Path = Path(digests.__file__)) -> None:
         for name in source.names:
             known = DIGESTS.get(name, ())
             table[name] = known if digest in known or not digest else (*known, digest)
-    lines = []
-    for name, known in sorted(table.items()):
-        shown = ", ".join(f'"{each}"' for each in known)
-        lines.append(f'    "{name}": ({shown}{"," if len(known) == 1 else ""}),\n')
-    text = file.read_text("utf-8")
-    head = text[: text.index("] = {") + len("] = {")]
-    file.write_text(f"{head}\n{''.join(lines)}}}\n", "utf-8")
+    _write(table, file)
+
+
+def _write(table: Mapping[str, object], file: Path) -> None:
+    """Write a table with a line for each key."""
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table)
+    )
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
 def digests_of_files(folder: Path) -> dict[str, dict[str, str]]:
@@ -203,11 +206,7 @@ def digests_of_files(folder: Path) -> dict[str, dict[str, str]]:
 def write_digests_of_files(folder: Path, file: Path = DIGESTS_BY_FILE) -> None:
     """Add those digests of a release to the table."""
     table = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    table |= digests_of_files(folder)
-    lines = (
-        f"{json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table)
-    )
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    _write(table | digests_of_files(folder), file)
 
 
 def gone(after: Path) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,12 +69,9 @@ def test_digests_of_read_sources_are_added(release: Path, tmp_path: Path) -> Non
     worker = release / "distributed" / "worker.py"
     before = "async def execute(self, key: Key, *, stimulus_id: str)"
     worker.write_text(worker.read_text().replace(before, before.replace("*,", "*, more=0,")))
-    file = tmp_path / "digests.py"
-    file.write_text("DIGESTS: Final[dict[str, tuple[str, ...]]] = {}\n")
+    file = tmp_path / "digests.json"
     write_digests(release, file)
-    names: dict[str, Any] = {}
-    exec(file.read_text().replace(": Final[dict[str, tuple[str, ...]]]", ""), names)
-    written = names["DIGESTS"]
+    written = {name: tuple(known) for name, known in json.loads(file.read_text("utf-8")).items()}
     (added,) = {name for name, known in written.items() if known != DIGESTS[name]}
     assert added == "Worker.execute"
     assert written[added][:-1] == DIGESTS[added]

@@ -1,9 +1,11 @@
 """``links``: shuffles and merges between two hosts, over a link of a limited rate.
 
 The hosts are network namespaces, so the command needs root, and the ``ip`` and ``tc`` of iproute2.
-Each host has one worker of one thread. Half of the rows have to cross the link, a quarter in each
-direction; *share* is that direction's bytes over what the link could have carried, during the whole
-job, and while most of these bytes passed.
+Each host has one worker of one thread, and half of the inputs. Half of the rows have to cross the
+link, a quarter in each direction; *share* is that direction's bytes over what the link could have
+carried, during the whole job, and while most of these bytes passed. *Bound* is a time that the job
+cannot well go below: that of the same job with both workers on one host, or that of its bytes on
+the link, whichever is longer. Each rate begins with what plain sockets carry in both directions.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ __all__ = ["main"]
 _PROTOCOLS: Final = ("tcp", "backhaul")
 _HOSTS: Final = {"near": "10.77.0.2", "far": "10.77.0.3"}
 _JOBS: Final = ("shuffle", "merge")
+#: Name of the cluster whose workers are both on the first host
+_ONE_HOST: Final = "one host"
+_SOCKETS_S: Final = 1.0
 #: Bytes that the token bucket of a link holds, in seconds of its rate
-_BURST_S: Final = 0.001
+_BURST_S: Final = 0.005
 _BURST_BYTES_MIN: Final = 1 << 16
 
 
@@ -72,7 +77,7 @@ def main(
     )
     for column in ("job", "Gb/s"):
         table.add_column(column)
-    for column in ("protocol", "s", "range, s", "MB each way", "share", "while busy"):
+    for column in ("protocol", "s", "range, s", "MB each way", "share", "while busy", "bound, s"):
         table.add_column(column, justify="right")
     partitions = 2 * chunks
     rows = max(1, rows_per_worker // chunks)
@@ -88,44 +93,76 @@ def main(
     }
     with _hosts() as (namespaces, devices), ExitStack() as stack:
         clusters = {
-            protocol: stack.enter_context(_cluster(protocol, namespaces)) for protocol in _PROTOCOLS
+            name: stack.enter_context(_cluster(name, namespaces))
+            for name in (*_PROTOCOLS, _ONE_HOST)
         }
         seeds = iter(range(1, 1 << 30))
+
+        def measured(name: str, protocols: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+            job, parameters = made[name]
+
+            def measure(protocol: str) -> Any:
+                question = {"job": job, "parameters": {**parameters, "seed": next(seeds)}}
+                return _ask(clusters[protocol], question)
+
+            for protocol in protocols:
+                measure(protocol)
+            return in_turn(protocols, measure, repetitions=repetitions, on_step=lambda *step: None)
+
+        alone_s = {}
+        for name in jobs:
+            (runs,) = measured(name, [_ONE_HOST]).values()
+            seconds = [run["seconds"] for run in runs]
+            alone_s[name] = statistics.median(seconds)
+            table.add_row(name, "", _ONE_HOST, *_times(seconds))
         for rate in rates:
+            bytes_per_s = rate * 1e9 / 8
             for namespace, device in zip(namespaces, devices, strict=True):
-                _limit(namespace, device, rate * 1e9 / 8)
+                _limit(namespace, device, bytes_per_s)
+            by_sockets = _by_sockets(namespaces) / bytes_per_s
+            table.add_row("", str(rate), "sockets", "", "", "", "", f"{by_sockets:.0%}")
             for name in jobs:
-                job, parameters = made[name]
-
-                def measure(protocol: str, job: str = job, parameters: Any = parameters) -> Any:
-                    return _ask(
-                        clusters[protocol],
-                        {"job": job, "parameters": {**parameters, "seed": next(seeds)}},
-                    )
-
-                for protocol in _PROTOCOLS:
-                    measure(protocol)
-                found = in_turn(
-                    _PROTOCOLS, measure, repetitions=repetitions, on_step=lambda *step: None
-                )
-                for protocol, runs in found.items():
-                    table.add_row(name, str(rate), protocol, *_cells(runs, rate * 1e9 / 8))
+                for protocol, runs in measured(name, _PROTOCOLS).items():
+                    cells = _cells(runs, bytes_per_s, alone_s[name])
+                    table.add_row(name, str(rate), protocol, *cells)
     console.print(table)
 
 
-def _cells(runs: Sequence[dict[str, Any]], bytes_per_s: float) -> tuple[str, ...]:
-    seconds = [run["seconds"] for run in runs]
+def _times(seconds: Sequence[float]) -> tuple[str, str]:
+    return f"{statistics.median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"
+
+
+def _cells(runs: Sequence[dict[str, Any]], bytes_per_s: float, alone_s: float) -> tuple[str, ...]:
     # The direction with more bytes, of each run
     moved = [max(run["ways"]) for run in runs]
     shares = [max(run["ways"])[0] / run["seconds"] / bytes_per_s for run in runs]
     busy = [nbytes / took_s / bytes_per_s if took_s else 0.0 for nbytes, took_s in moved]
+    nbytes = statistics.median(nbytes for nbytes, _ in moved)
     return (
-        f"{statistics.median(seconds):.2f}",
-        f"{min(seconds):.2f} to {max(seconds):.2f}",
-        f"{statistics.median(nbytes for nbytes, _ in moved) / 1e6:.0f}",
+        *_times([run["seconds"] for run in runs]),
+        f"{nbytes / 1e6:.0f}",
         f"{statistics.median(shares):.0%}",
         f"{statistics.median(busy):.0%}",
+        f"{max(alone_s, nbytes / bytes_per_s):.2f}",
     )
+
+
+def _by_sockets(namespaces: Sequence[str]) -> float:
+    """Return the bytes in a second that plain sockets carry, in the slower direction."""
+    children = [
+        subprocess.Popen(
+            [
+                *("ip", "netns", "exec", namespace, sys.executable),
+                *("-m", "benches.python.links_sockets", here, there, str(_SOCKETS_S)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for namespace, here, there in zip(
+            namespaces, _HOSTS.values(), reversed(_HOSTS.values()), strict=True
+        )
+    ]
+    return min(float(child.communicate(timeout=120)[0]) for child in children)
 
 
 @contextmanager
@@ -159,13 +196,14 @@ def _limit(namespace: str, device: str, bytes_per_s: float) -> None:
 
 
 @contextmanager
-def _cluster(protocol: str, namespaces: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a cluster with a worker on each host."""
+def _cluster(name: str, namespaces: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a cluster over a protocol with a worker on each host, or with both on the first."""
     first, second = namespaces
+    near, far = _HOSTS.values()
     options = {
-        "hosts": list(_HOSTS.values()),
-        "protocol": protocol,
-        "within": ["ip", "netns", "exec", second],
+        "hosts": [near, near] if name == _ONE_HOST else [near, far],
+        "protocol": "backhaul" if name == _ONE_HOST else name,
+        "within": [] if name == _ONE_HOST else ["ip", "netns", "exec", second],
     }
     child = subprocess.Popen(
         [

@@ -7,17 +7,20 @@ but the first and the last hundredth of the bytes passed.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
 from distributed import Client, LocalCluster
 
+import dask
 from backhaul_bench.jobs import make_job
 
 __all__: list[str] = []
@@ -97,6 +100,11 @@ def _main() -> None:
                 worker.wait(60)
 
 
+def _worker_of(workers: list[str], key: tuple[str, int]) -> str:
+    """Return the worker that makes an input partition."""
+    return workers[key[-1] % len(workers)]
+
+
 def _tell(found: Any) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
@@ -104,7 +112,12 @@ def _tell(found: Any) -> None:
 
 def _run(client: Client, job: str, parameters: dict[str, Any]) -> dict[str, Any]:
     made = make_job(job, **parameters)
-    made.prepare(client)
+    # Each worker has half of the inputs.
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    with warnings.catch_warnings(), dask.annotate(workers=functools.partial(_worker_of, workers)):
+        # Dask says wrongly that dataframes ignore annotations.
+        warnings.simplefilter("ignore", UserWarning)
+        made.prepare(client)
     with _Meter() as meter:
         began = time.perf_counter()
         made.run(client)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, wait
 
 import dask
 from backhaul.dask.exchange import cluster
@@ -163,6 +163,38 @@ def test_each_row_crosses_the_link_once(
 
 def live_blocks() -> int:
     return sum(type(each) in (Block, SentBlock) for each in gc.get_objects())
+
+
+class Priorities(SchedulerPlugin):
+    """Notes the priorities of the tasks of each graph."""
+
+    name = "test-priorities"
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[tuple[float, ...]]] = {}
+
+    def update_graph(self, scheduler: Scheduler, *, priority: Any, **kwargs: Any) -> None:
+        for key, found in priority.items():
+            self.of.setdefault("-".join(str(key[0]).split("-")[:2]), []).append(found)
+
+
+@pytest.mark.parametrize("of_program", [0, 7])
+def test_blocks_are_sent_before_other_rows_are_grouped(client: Client, of_program: int) -> None:
+    plugin = Priorities()
+    assert isinstance(client.cluster, LocalCluster)
+    scheduler = client.cluster.scheduler
+    assert scheduler is not None
+    scheduler.add_plugin(plugin)
+    try:
+        shuffled = kept(collection(6).shuffle("key", npartitions=5, shuffle_method="p2p"))
+        wait(client.persist(shuffled, priority=of_program))
+    finally:
+        scheduler.remove_plugin(plugin.name)
+    sent = plugin.of["split-shuffle"] + plugin.of["exchange-receive"]
+    assert len(sent) == 2 * 6 * len(ADDRESSES)
+    # Dask begins with the smallest.
+    assert max(sent) < min(plugin.of["exchange-transfer"])
+    assert {found[0] for found in plugin.of["exchange-transfer"]} == {-of_program}
 
 
 def test_hosts_get_outputs_in_proportion_to_their_threads() -> None:

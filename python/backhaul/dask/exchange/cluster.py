@@ -103,15 +103,15 @@ class _Noted:
         The scheduler.
     loop : asyncio.AbstractEventLoop
         Its event loop.
-    restricts : bool
-        Whether the program restricts all tasks of the graph to workers or resources.
+    annotations : dict
+        The program's for all tasks of the graph.
     is_pinned : bool
         Whether the exchange restricts tasks of the graph to workers.
     """
 
     scheduler: Scheduler
     loop: asyncio.AbstractEventLoop
-    restricts: bool
+    annotations: dict[str, Any]
     is_pinned: bool = False
 
     def look(self) -> ClusterView:
@@ -133,7 +133,9 @@ class _Noted:
             except FutureTimeoutError:
                 asked.cancel()
                 return ClusterView(0, 0, 0, "the scheduler is busy")
-        if len(found.hosts) > 1 and self.restricts:
+        if isinstance(priority := self.annotations.get("priority", 0), int | float):
+            found.pins.priority = priority
+        if len(found.hosts) > 1 and restricts_workers(self.annotations):
             return ClusterView(0, 0, 0, _CHOSEN_WORKERS)
         return found
 
@@ -180,7 +182,7 @@ def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[...,
 
     async def update_graph(*args: Any, annotations: Any = None, **kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
-        noted = _Noted(scheduler, loop, restricts_workers(annotations))
+        noted = _Noted(scheduler, loop, annotations or {})
         token = _noted.set(noted)
         try:
             return await original(*args, annotations=annotations, **kwargs)

@@ -22,7 +22,7 @@ from backhaul.dask.exchange.between_hosts import HostsPlan, receive, split, tran
 from backhaul.dask.exchange.cluster import ClusterView
 from backhaul.dask.exchange.columns import Unsupported, schema_of
 from backhaul.dask.exchange.joins import join_plan
-from backhaul.dask.exchange.placing import OutputRange, output_ranges, shift_of
+from backhaul.dask.exchange.placing import OutputRange, Pins, output_ranges, shift_of
 from backhaul.dask.exchange.plans import FramePlan, MergePlan
 from backhaul.dask.exchange.tasks import bundle, transfer, unpack, unpack_merge
 from backhaul.dask.exchange.unassigned import unassigned_of
@@ -128,9 +128,13 @@ class _Side:
         return task.ref()
 
     def add_to_hosts(
-        self, graph: dict[Any, Any], ranges: Sequence[OutputRange], pins: dict[Any, list[str]]
+        self, graph: dict[Any, Any], ranges: Sequence[OutputRange], pins: Pins
     ) -> list[Any]:
-        """Add the tasks up to the blocks of each host, and return references to these."""
+        """Add the tasks up to the blocks of each host, and return references to these.
+
+        Dask orders all tasks of one bundle before those of the next, so that the blocks of the last
+        host would not be sent before the first host has all of its own.
+        """
         places = tuple((each.host.name, each.start, each.stop) for each in ranges)
         plan = HostsPlan(self.plan, places)
         # Another graph of this expression may have other hosts.
@@ -145,13 +149,14 @@ class _Side:
                 graph[part] = Task(part, split, graph[made].ref(), place)
                 received = (f"exchange-receive-{name}", number, place)
                 graph[received] = Task(received, receive, graph[part].ref(), self.plan)
-                pins[received] = list(each.host.threads)
+                pins.early += [part, received]
+                pins.workers[received] = list(each.host.threads)
                 blocks[place].append(graph[received].ref())
         found = []
         for place, each in enumerate(ranges):
             key = (f"exchange-bundle-{name}", place)
             graph[key] = Task(key, bundle, List(*blocks[place]))
-            pins[key] = list(each.host.threads)
+            pins.workers[key] = list(each.host.threads)
             found.append(graph[key].ref())
         return found
 
@@ -191,7 +196,7 @@ def _outputs_layer(
             graph[name, place] = Task((name, place), make, *blocks, slot, plan)
         return graph
     ranges = output_ranges(cluster.hosts, sides[0].plan.slots, shift_of(name))
-    pins: dict[Any, list[str]] = {}
+    pins = cluster.pins
     bundles = [side.add_to_hosts(graph, ranges, pins) for side in sides]
     for place, slot in slots:
         which, host = next(
@@ -199,8 +204,7 @@ def _outputs_layer(
         )
         blocks = [each[which] for each in bundles]
         graph[name, place] = Task((name, place), make, *blocks, slot - host.start, plan)
-        pins[name, place] = [host.worker_of(slot)]
-    cluster.pins.workers.update(pins)
+        pins.workers[name, place] = [host.worker_of(slot)]
     return graph
 
 

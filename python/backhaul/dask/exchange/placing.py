@@ -125,15 +125,21 @@ def _shares(count: int, weights: Sequence[int]) -> list[tuple[int, int]]:
 
 @dataclass
 class Pins:
-    """Workers that the tasks of a graph are restricted to.
+    """Workers that the tasks of a graph are restricted to, and tasks that run before others.
 
     Parameters
     ----------
     workers : dict
         The addresses, by the keys of the tasks.
+    early : list
+        Keys of tasks that run as soon as they can.
+    priority : float
+        The priority of the program's tasks.
     """
 
     workers: dict[Any, list[str]] = field(default_factory=dict)
+    early: list[Any] = field(default_factory=list)
+    priority: float = 0
 
     def annotate(self, expr: Any) -> None:
         """Let an expression give these restrictions when Dask next reads its annotations."""
@@ -144,6 +150,8 @@ class Pins:
             del vars(expr)["__dask_annotations__"]
             found = {name: dict(by_key) for name, by_key in expr.__dask_annotations__().items()}
             found.setdefault("workers", {}).update(self.workers)
+            early = dict.fromkeys(self.early, self.priority + 1)
+            found.setdefault("priority", {}).update(early)
             found[_ANNOTATION] = dict.fromkeys(self.workers, True)
             return found
 

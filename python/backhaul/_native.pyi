@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -1453,6 +1453,8 @@ class ResourcePools:
         Ids of other pools that are near to some ids, like ``{"GPU": {0: {"NIC": [1]}}}``; they
         are near to each other. Of ids of the same pool, seconds that a byte takes to each:
         ``{"GPU": {0: {"GPU": {1: 5e-11}}}}``; else it is 20 GB/s within a group and 6 GB/s beyond.
+    passes_max : int, optional
+        Leases that may go past a request that waits, see `granted`; `PASSES_MAX` by default.
 
     Raises
     ------
@@ -1462,11 +1464,14 @@ class ResourcePools:
         If something declared is neither a number nor ids.
     """
 
+    PASSES_MAX: ClassVar[int]
+
     def __new__(
         cls,
         declared: dict[str, Any],
         *,
         coupled: dict[str, dict[int, dict[str, list[int] | dict[int, float]]]] | None = None,
+        passes_max: int = ...,
     ) -> ResourcePools: ...
     def declare(
         self,
@@ -1508,29 +1513,33 @@ class ResourcePools:
             If it can never be met.
         """
 
-    def keep_for(self, request: ResourceRequest, only: Sequence[str] | None = None) -> bool:
-        """Lend what a request needs to no other one until it has taken it.
+    def refused(
+        self, request: ResourceRequest, stands: Sequence[float], *, threads: float = 1.0
+    ) -> None:
+        """Note that the first task of a request waits, and where it stands among all tasks.
 
-        Parameters
-        ----------
-        request : ResourceRequest
-            Request to keep units for.
-        only : sequence of str, optional
-            Names of the resources of which it is kept; all of them by default.
-
-        Returns
-        -------
-        bool
-            Whether that is so now: not while something is kept for another one.
-
-        Raises
-        ------
-        ValueError
-            If it can never be met.
+        Tasks with the same request and other `threads` are another kind.
         """
 
-    def keep_no_longer(self) -> None:
-        """Lend to all again what was kept."""
+    def granted(
+        self, request: ResourceRequest, stood: Sequence[float], *, threads: float = 1.0
+    ) -> None:
+        """Note that a task has taken what it asks for, and where it stood among all tasks.
+
+        After `passes_max` leases of tasks that come after the first one of a request, for something
+        that it needs too, what it needs is lent to no other one until it has taken it; for one
+        request at a time.
+        """
+
+    def left(self, request: ResourceRequest, *, threads: float = 1.0) -> bool:
+        """Note that no task waits with a request any more; tell whether units were kept for it."""
+
+    def is_kept(self, request: ResourceRequest, *, threads: float = 1.0) -> bool:
+        """Tell whether units are kept for a request."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether units are kept for any request."""
 
     def give_back(self, lease: int) -> None:
         """Give back all that a lease holds.
@@ -1565,17 +1574,63 @@ class ResourcePlaces:
     def remove_worker(self, place: int) -> None:
         """Forget a worker and all that is booked there."""
 
-    def signature(self, request: ResourceRequest) -> int:
-        """Give a request its number, the same for equal ones."""
+    def request(self, amounts: Sequence[tuple[str, float]], threads: float) -> int:
+        """Give a request of resources and threads its number, the same for equal ones.
+
+        Raises
+        ------
+        ValueError
+            If that cannot be asked for.
+        """
+
+    def asked(self, signature: int) -> tuple[list[tuple[str, float]], float]:
+        """Return amounts and threads of a request, as `request` takes them."""
 
     def ranked(self, signature: int, count: int = 1) -> list[int]:
-        """List workers that can ever meet a request, the least loaded first."""
+        """List workers that can ever meet a request, the least loaded first.
 
-    def load(self, signature: int, place: int) -> float | None:
-        """Tell how loaded a worker would be with one more such task; None if it never can be."""
+        One that is kept for another request that needs the same is left out.
+        """
+
+    def load(self, signature: int, place: int, keeps: bool) -> float | None:
+        """Tell how loaded a worker would be with one more such task; None if it may not get one.
+
+        With `keeps`, tasks wait for room elsewhere, and a worker without room may not.
+        """
 
     def has_room(self, signature: int, place: int) -> bool:
         """Tell whether a worker may be given one more such task, to run or to wait."""
+
+    def refused(self, signature: int, stands: Sequence[float] | None) -> None:
+        """Note that the first task of a request waits, and its priority."""
+
+    def granted(self, signature: int, stood: Sequence[float] | None) -> list[int]:
+        """Note that a task was sent, and its priority.
+
+        Returns the requests that others have gone past too often: the caller keeps a worker for the
+        first for which one runs.
+        """
+
+    def keep(self, signature: int, place: int | None) -> bool:
+        """Keep a worker from what needs the same as a request; tell whether there is one."""
+
+    def left(self, signature: int) -> None:
+        """Note that no task waits with a request any more."""
+
+    @property
+    def kept(self) -> tuple[int | None, int | None]:
+        """The request that a worker is kept for, and that worker."""
+
+    def waiting(self) -> list[tuple[int, list[float] | None, int]]:
+        """Return each request that waits, its first task's priority, and how many went past it."""
+
+    def waits(
+        self, signature: int, stands: Sequence[float] | None, passes: int, *, is_kept: bool
+    ) -> None:
+        """Take over a request that waits, in the form of `waiting`."""
+
+    def forget_waiting(self) -> None:
+        """Forget all that wait."""
 
     def book(self, signature: int, place: int) -> None:
         """Note that a task was given to a worker."""

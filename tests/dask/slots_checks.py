@@ -67,7 +67,7 @@ def check_slots(state: Any) -> None:
         is_barred = any(
             other is not None
             and free + _ROUNDING < other.cpu <= state.nthreads
-            and (before < priority or slots._starvation.kept == other)
+            and (before < priority or slots.is_kept(other))
             and slots.could_hold(other)
             for other, before in first.items()
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask.resource_pools import starvation
+from backhaul._native import ResourcePools
+from backhaul.dask.resource_pools import worker_slots
 from backhaul.dask.resource_pools.declarations import checked
 from backhaul.dask.resource_pools.leases import Lease
 from backhaul.dask.resource_pools.requests import ANNOTATION
@@ -201,11 +203,11 @@ def begins_after(worker: SlottedState, singles: int) -> int | None:
 def test_a_whole_group_is_had_after_a_bounded_number_of_others() -> None:
     found = begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200)
     assert found is not None
-    assert found <= 2 + starvation.PASSES_MAX + 1
+    assert found <= 2 + ResourcePools.PASSES_MAX + 1
 
 
 def test_without_turns_single_units_are_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starvation, "PASSES_MAX", 1000)
+    monkeypatch.setattr(worker_slots, "ResourcePools", partial(ResourcePools, passes_max=1000))
     assert begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200) is None
 
 
@@ -218,13 +220,13 @@ def test_a_task_of_higher_priority_overtakes_no_request() -> None:
         worker.compute(f"single-{number}", {"GPU": 1.0}, 0.0, number)
         worker.succeed(worker.running()[0])
     assert "pair" not in worker.begun
-    assert worker.slots._starvation.kept is None
+    assert not worker.slots.pools.keeps
 
 
 def test_units_reserved_for_an_unwanted_task_are_lent_again() -> None:
     worker = SlottedState({"GPU": [[0, 1]]}, nthreads=1)
     for _ in staggered(worker, 200):
-        if worker.slots._starvation.kept is not None:
+        if worker.slots.pools.keeps:
             break
     # One unit is free by now, and kept; the other one is held.
     worker.succeed(worker.running()[0])

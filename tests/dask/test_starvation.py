@@ -17,10 +17,12 @@ from distributed import get_client, rejoin, secede
 from distributed.worker_state_machine import WorkerState
 
 import dask
+from backhaul._native import ResourcePools
 from backhaul.dask import get_resources, resource_id, resources
+from backhaul.dask.local import resource_gate
 from backhaul.dask.local.resource_gate import Gate
 from backhaul.dask.resource_pools import rejoin as rejoin_module
-from backhaul.dask.resource_pools import scheduler_slots, starvation
+from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.resource_pools.declarations import checked
 from backhaul.dask.resource_pools.requests import Needs
 from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots
@@ -82,7 +84,7 @@ async def test_a_whole_group_is_had_while_single_units_keep_being_asked_for(
                 gates[number].set()
                 await futures[number]
         # Those before it, and those that may go past it at the scheduler and at the worker
-        assert begun.index("pair") <= 6 + 2 * (starvation.PASSES_MAX + 4)
+        assert begun.index("pair") <= 6 + 2 * (ResourcePools.PASSES_MAX + 4)
         for number in futures:
             gates[number].set()
         assert await both == (0, 1)
@@ -260,11 +262,12 @@ class Steps(Executor):
         return Future()
 
 
-@pytest.mark.parametrize("passes_max", [starvation.PASSES_MAX, 1000])
+@pytest.mark.parametrize("passes_max", [ResourcePools.PASSES_MAX, 1000])
 def test_the_gate_of_local_schedulers_lets_large_requests_through(
     monkeypatch: pytest.MonkeyPatch, passes_max: int
 ) -> None:
-    monkeypatch.setattr(starvation, "PASSES_MAX", passes_max)
+    pools = partial(ResourcePools, passes_max=passes_max)
+    monkeypatch.setattr(resource_gate, "ResourcePools", pools)
     pool = Steps()
     one, both = Needs({"GPU": 1, "CPU": 0}), Needs({"GPU": 2, "CPU": 0})
     needs: dict[Any, Needs] = {"pair": both, **dict.fromkeys(range(200), one)}

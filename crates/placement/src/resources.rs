@@ -7,6 +7,7 @@
 //! The scheme, indexed and sum pools in amounts of 1/10,000, of which a fraction comes from one id,
 //! is that of HyperQueue's generalized resources (its documentation, "Resource management").
 
+mod admission;
 mod declare;
 mod indexed;
 mod near;
@@ -15,14 +16,17 @@ mod pools;
 mod quantity;
 mod request;
 mod taste;
+mod turns;
 
+pub use self::admission::{Admission, Asked, BESIDE, CPU, declared_name};
 pub use self::declare::{Coupled, Declaration, DeclareError, IDS_MAX, Indexed};
 pub use self::indexed::{Choice, IndexedPool};
 pub use self::places::{AHEAD, Place, Places, PlacesError, RANKINGS_MAX, Signature};
-pub use self::pools::{Held, LeaseId, Pools, TakeError, UnknownLease};
+pub use self::pools::{Held, Kind, LeaseId, Pools, TakeError, UnknownLease};
 pub use self::quantity::{PER_ONE, Quantity, QuantityError};
 pub use self::request::{Request, RequestError, Unmeetable};
 pub use self::taste::{RanOn, Ways};
+pub use self::turns::{PASSES_MAX, Turns, Waits};
 
 /// Id of one unit of an indexed pool, as its declaration has it
 pub type UnitId = u32;

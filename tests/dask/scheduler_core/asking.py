@@ -57,9 +57,9 @@ class AskingUpstream(Upstream):
         for ts in waiting:
             slots.line_of(ts, slots.asked.by(ts)).add(ts)
         unbound = {place[0] for place in slots.waiting if not any(place[1])}
-        for request, _, _ in slots.starvation.waiting():
+        for request, _, _ in slots.places.waiting():
             if request not in unbound:
-                slots.starvation.left(request)
+                slots.places.left(request)
 
     def go_on(self, core: SchedulerCore) -> None:
         """Take over the requests of a core, whose tasks it has."""

@@ -354,11 +354,11 @@ async def test_nothing_is_kept_for_a_request_that_was_cancelled_before_an_escape
         await c.cancel([both])
         await eventually(lambda: not state_of(core, both.key))
         core.escape("to look at it")
-        assert len(slots_of(s).starvation._waiting) == 1
+        assert len(slots_of(s).places.waiting()) == 1
         gate.set()
         assert await c.gather(later) == list(range(1, 61))
         assert await c.gather(asking) == list(range(1, 5))
-        assert slots_of(s).starvation.kept is None
+        assert slots_of(s).places.kept == (None, None)
 
 
 @pytest.mark.parametrize("priority", [float("nan"), float("inf")])

@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 
-use backhaul_placement::resources::{LeaseId, Pools, RanOn, Request, UnitId};
+use backhaul_placement::resources::{Kind, LeaseId, PASSES_MAX, Pools, RanOn, Request, UnitId};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -23,6 +23,15 @@ pub(crate) struct ResourceRequest {
 impl Hash for ResourceRequest {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.hash.hash(state);
+    }
+}
+
+impl ResourceRequest {
+    fn kind(&self, threads: f64) -> Kind {
+        Kind {
+            request: self.request.clone(),
+            threads,
+        }
     }
 }
 
@@ -82,10 +91,18 @@ pub(crate) struct ResourcePools {
 
 #[pymethods]
 impl ResourcePools {
+    #[classattr]
+    const PASSES_MAX: u64 = PASSES_MAX;
+
     #[new]
-    #[pyo3(signature = (declared, *, coupled = None))]
-    fn new(declared: &Bound<'_, PyDict>, coupled: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let pools = Pools::new(&declared::read(declared, coupled)?).map_err(value_error)?;
+    #[pyo3(signature = (declared, *, coupled = None, passes_max = PASSES_MAX))]
+    fn new(
+        declared: &Bound<'_, PyDict>,
+        coupled: Option<&Bound<'_, PyDict>>,
+        passes_max: u64,
+    ) -> PyResult<Self> {
+        let mut pools = Pools::new(&declared::read(declared, coupled)?).map_err(value_error)?;
+        pools.set_passes_max(passes_max);
         Ok(Self {
             pools: Shared::new(pools),
         })
@@ -130,17 +147,34 @@ impl ResourcePools {
         pools.is_free(&request.request).map_err(value_error)
     }
 
-    #[doc = stub_doc!("ResourcePools.keep_for")]
-    #[pyo3(signature = (request, only = None))]
-    fn keep_for(&self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
-        let mut pools = self.pools.lock();
-        let kept = pools.keep_for(&request.request, only.as_deref());
-        kept.map_err(value_error)
+    #[doc = stub_doc!("ResourcePools.refused")]
+    #[pyo3(signature = (request, stands, *, threads = 1.0))]
+    fn refused(&self, request: &ResourceRequest, stands: Vec<f64>, threads: f64) {
+        self.pools.lock().refused(&request.kind(threads), stands);
     }
 
-    #[doc = stub_doc!("ResourcePools.keep_no_longer")]
-    fn keep_no_longer(&self) {
-        self.pools.lock().keep_no_longer();
+    #[doc = stub_doc!("ResourcePools.granted")]
+    #[pyo3(signature = (request, stood, *, threads = 1.0))]
+    fn granted(&self, request: &ResourceRequest, stood: Vec<f64>, threads: f64) {
+        self.pools.lock().granted(&request.kind(threads), &stood);
+    }
+
+    #[doc = stub_doc!("ResourcePools.left")]
+    #[pyo3(signature = (request, *, threads = 1.0))]
+    fn left(&self, request: &ResourceRequest, threads: f64) -> bool {
+        self.pools.lock().left(&request.kind(threads))
+    }
+
+    #[doc = stub_doc!("ResourcePools.is_kept")]
+    #[pyo3(signature = (request, *, threads = 1.0))]
+    fn is_kept(&self, request: &ResourceRequest, threads: f64) -> bool {
+        self.pools.lock().is_kept(&request.kind(threads))
+    }
+
+    #[doc = stub_doc!("ResourcePools.keeps")]
+    #[getter]
+    fn keeps(&self) -> bool {
+        self.pools.lock().kept_for().is_some()
     }
 
     #[doc = stub_doc!("ResourcePools.give_back")]

@@ -1,5 +1,7 @@
 //! Values that a task may lack, in no more memory than the values: there are millions of tasks.
 
+use std::cmp::Ordering;
+
 use super::task::Priority;
 
 /// A number, or none, for which the largest stands: that one is kept as the one before it
@@ -43,6 +45,22 @@ impl PriorityOrNone {
         } else {
             Some(self.0)
         }
+    }
+}
+
+impl PartialEq for PriorityOrNone {
+    fn eq(&self, other: &Self) -> bool {
+        self.partial_cmp(other) == Some(Ordering::Equal)
+    }
+}
+
+/// None comes first
+impl PartialOrd for PriorityOrNone {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(match (self.get(), other.get()) {
+            (Some(one), Some(other)) => one.order(&other),
+            (one, other) => one.is_some().cmp(&other.is_some()),
+        })
     }
 }
 

@@ -40,7 +40,6 @@ mod stealing_view;
 mod stimuli;
 mod task;
 mod transitions;
-mod turns;
 mod views;
 mod waiting_room;
 mod worker;

@@ -1,79 +1,45 @@
 //! Tasks that ask for resources: which worker has room for them, and which wait until one has.
 //!
-//! The rules of `backhaul.dask.resource_pools.scheduler_slots`, decision for decision; why they are so is in
-//! `docs/design/resources.md`. Each distinct request has a ranking of the workers that can meet it,
-//! by what is spoken for there; a worker gets as many tasks as it can run, and as many again.
+//! `backhaul.dask.resource_pools.scheduler_slots` goes by the same rules, decision for decision; what
+//! needs no task is [`Admission`] for both, and why it is so is in `docs/design/resources.md`. Each
+//! distinct request has a ranking of the workers that can meet it, by what is spoken for there; a
+//! worker gets as many tasks as it can run, and as many again.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backhaul_placement::resources::{Declaration, Places, Request, RequestError, Signature};
+use backhaul_placement::resources::{
+    Admission, Asked, BESIDE, CPU, Declaration, RequestError, Signature, declared_name,
+};
 
+use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{Id, TaskId, WorkerId};
 use super::lines::Lines;
 use super::task::{Key, Requirements};
-use super::turns::Turns;
 use crate::hashing::{Map, Set};
 use crate::ordered_set::OrderedSet;
-
-/// The resource that a thread is, which every task takes one of unless it says otherwise
-const CPU: &str = "CPU";
-
-/// Resource that a task without a thread asks for in addition, of which each worker has some
-const BESIDE: &str = "tasks without CPU";
-
-/// Put before names of users' resources that would be one of these
-const DECLARED: &str = "declared ";
-
-/// Returns the name here of a user's resource; `declared_name` of `backhaul.dask.resource_pools`
-fn declared_name(name: &str) -> Cow<'_, str> {
-    match name.trim_start_matches(DECLARED) {
-        CPU | BESIDE => Cow::Owned(format!("{DECLARED}{name}")),
-        _ => Cow::Borrowed(name),
-    }
-}
 
 /// Requests for resources: units of workers, units in use, and waiting tasks
 #[derive(Debug)]
 pub(super) struct Room {
-    pub(super) places: Places,
+    pub(super) admission: Admission<PriorityOrNone>,
     /// True once a task has made a request
     pub(super) is_active: bool,
     /// Most concurrent tasks of a worker that take less than a thread
     beside_max: u32,
-    /// By the number that the places gave each request
-    pub(super) asked: Map<Signature, Asked>,
-    /// By amounts, as bits, and threads
-    by_needs: Map<Needs, Signature>,
     /// Tasks that were sent to a worker and hold what they ask for
     pub(super) booked: Map<TaskId, (Signature, WorkerId)>,
     /// Tasks of each worker that take less than a thread
     pub(super) beside: Map<WorkerId, i64>,
     pub(super) lines: Lines,
-    pub(super) turns: Turns,
-    /// The worker that takes nothing more of what the request needs that `turns` keeps it for
-    pub(super) kept_worker: Option<WorkerId>,
     /// True if something has come back that a task may wait for
     pub(super) drains: bool,
     /// Pools with ids, by address of workers that said so
     declared: Map<Arc<str>, BTreeMap<String, Declaration>>,
     pub(super) warned: Set<Signature>,
     pub(super) unmet: Vec<Unmet>,
-}
-
-/// Amounts of each resource, as bits of the numbers, and of threads
-type Needs = (Vec<(Arc<str>, u64)>, u64);
-
-/// One distinct request
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) amounts: Vec<(Arc<str>, f64)>,
-    pub(super) threads: f64,
-    /// Resources that tasks with this request keep from each other
-    names: Vec<Arc<str>>,
 }
 
 /// A request that no worker can ever meet
@@ -89,31 +55,15 @@ pub struct Unmet {
     pub reason: String,
 }
 
-/// Returns whether two requests keep something from each other
-fn share(asked: &Map<Signature, Asked>, one: Signature, other: Signature) -> bool {
-    let pair = asked.get(&one).zip(asked.get(&other));
-    pair.is_some_and(|(one, other)| one.names.iter().any(|name| other.names.contains(name)))
-}
-
-impl Asked {
-    fn is_beside(&self) -> bool {
-        self.threads < 1.0
-    }
-}
-
 impl Room {
     fn new(beside_max: u32) -> Self {
         Self {
-            places: Places::default(),
+            admission: Admission::default(),
             is_active: false,
             beside_max,
-            asked: Map::default(),
-            by_needs: Map::default(),
             booked: Map::default(),
             beside: Map::default(),
             lines: Lines::default(),
-            turns: Turns::default(),
-            kept_worker: None,
             drains: false,
             declared: Map::default(),
             warned: Set::default(),
@@ -137,60 +87,12 @@ impl Room {
         threads: f64,
     ) -> Result<Signature, RequestError> {
         let amounts = resources.iter().filter(|(name, _)| &**name != CPU);
-        let amounts: Vec<(Arc<str>, f64)> = amounts.cloned().collect();
-        let bits = amounts
-            .iter()
-            .map(|(name, units)| (Arc::clone(name), units.to_bits()));
-        let needs = (bits.collect(), threads.to_bits());
-        if let Some(&known) = self.by_needs.get(&needs) {
-            return Ok(known);
-        }
-        let apart = amounts
-            .iter()
-            .map(|(name, units)| (declared_name(name), *units));
-        let mut all: Vec<(Cow<'_, str>, f64)> = apart.collect();
-        let mut names: Vec<Arc<str>> = amounts.iter().map(|(name, _)| Arc::clone(name)).collect();
-        // Several threads are a restriction, too: not every worker has them. Tasks without a thread
-        // are counted, so that a worker is not sent more than it could ever run at the same time.
-        if threads != 1.0 {
-            all.push((Cow::Borrowed(CPU), threads));
-        }
-        if threads == 0.0 {
-            all.push((Cow::Borrowed(BESIDE), 1.0));
-        }
-        if threads > 1.0 {
-            names.push(Arc::from(CPU));
-        }
-        let all = all.iter().map(|(name, units)| (name.as_ref(), *units));
-        let signature = self.places.signature(&Request::new(all, [])?);
-        self.by_needs.insert(needs, signature);
-        self.asked.entry(signature).or_insert(Asked {
-            amounts,
-            threads,
-            names,
-        });
-        Ok(signature)
-    }
-
-    /// Returns whether two requests keep something from each other
-    fn shares(&self, one: Signature, other: Signature) -> bool {
-        share(&self.asked, one, other)
-    }
-
-    /// Returns whether a worker is reserved for another request that has waited for long
-    fn is_kept_from(&self, request: Signature, worker: WorkerId) -> bool {
-        match self.turns.kept {
-            Some(kept) if self.kept_worker == Some(worker) && kept != request => {
-                self.shares(kept, request)
-            }
-            _ => false,
-        }
+        self.admission.request(amounts.cloned().collect(), threads)
     }
 
     /// Returns whether a worker may be given one more such task, to run or to wait
     pub(super) fn has_room(&self, request: Signature, worker: WorkerId) -> bool {
-        let room = self.places.has_room(request, worker.number());
-        room.unwrap_or(false)
+        self.admission.has_room(request, worker.number())
     }
 
     /// The worker, of those that run, that would be the least loaded with one more such task
@@ -199,13 +101,19 @@ impl Room {
         request: Signature,
         running: &OrderedSet<WorkerId>,
     ) -> Option<WorkerId> {
-        let kept = match self.turns.kept {
-            Some(kept) if kept != request && self.shares(kept, request) => self.kept_worker,
-            _ => None,
-        };
-        let ranked = self.places.ranked(request).ok()?;
+        let ranked = self.admission.ranked(request);
         let mut ranked = ranked.map(|place| WorkerId::at(place as usize));
-        ranked.find(|&worker| running.contains(worker) && Some(worker) != kept)
+        ranked.find(|&worker| running.contains(worker))
+    }
+
+    /// Keeps the least loaded worker for a request that waited for long; returns whether one runs
+    pub(super) fn keep_worker(
+        &mut self,
+        request: Signature,
+        running: &OrderedSet<WorkerId>,
+    ) -> bool {
+        let worker = self.least_loaded(request, running);
+        self.admission.keep(request, worker.map(Id::number))
     }
 }
 
@@ -277,7 +185,7 @@ impl SchedulerCore {
         let (Some(request), Some(room)) = (self.request_of(task), self.room.as_deref()) else {
             return false;
         };
-        self.keeps() || room.asked.get(&request).is_some_and(Asked::is_beside)
+        self.keeps() || room.admission.asked(request).is_some_and(Asked::is_beside)
     }
 
     /// How many tasks of a worker take less than a thread
@@ -319,11 +227,10 @@ impl SchedulerCore {
                     .then(|| (declared_name(name).into_owned(), Declaration::Sum(units)))
             })),
         }
-        if room.places.set_worker(worker.number(), &declared).is_err() {
+        let places = &mut room.admission.places;
+        if places.set_worker(worker.number(), &declared).is_err() {
             // Amounts that make no sense are as good as none; the caller says so.
-            let _ = room
-                .places
-                .set_worker(worker.number(), &BTreeMap::from(threads));
+            let _ = places.set_worker(worker.number(), &BTreeMap::from(threads));
         }
     }
 
@@ -352,10 +259,7 @@ impl SchedulerCore {
             room.booked.remove(&task);
         }
         room.beside.remove(&worker);
-        room.places.remove_worker(worker.number());
-        if room.kept_worker == Some(worker) {
-            room.kept_worker = None;
-        }
+        room.admission.remove_worker(worker.number());
         // Another one is kept, and what may run elsewhere while it cannot run here goes there.
         room.drains |= !room.lines.is_empty();
     }
@@ -415,13 +319,10 @@ impl SchedulerCore {
         let one = &self.tasks[task];
         let mut best: Option<(f64, f64, WorkerId)> = None;
         for worker in candidates.iter() {
-            let Ok(Some(load)) = room.places.load(request, worker.number()) else {
+            let number = worker.number();
+            let Some(load) = room.admission.load(request, number, self.keeps()) else {
                 continue;
             };
-            let is_full = self.keeps() && !room.has_room(request, worker);
-            if is_full || room.is_kept_from(request, worker) {
-                continue;
-            }
             let mut begins_s = 0.0;
             if !one.dependencies.is_empty() {
                 begins_s = self.comm_cost_s(task, worker);
@@ -449,13 +350,10 @@ impl SchedulerCore {
             return;
         };
         // One that has left the cluster has no place any more.
-        let _ = room.places.book(request, worker.number());
+        let _ = room.admission.places.book(request, worker.number());
         room.booked.insert(task, (request, worker));
-        let (asked, turns) = (&room.asked, &mut room.turns);
-        let keeps = turns.granted(request, stood, |other| share(asked, request, other));
-        if keeps {
-            self.keep_for_next();
-        }
+        let overdue = room.admission.granted(request, &stood);
+        let _ = (overdue.into_iter()).any(|request| room.keep_worker(request, &self.running));
         let is_beside = self.is_beside(request);
         if is_beside && !self.workers[worker].long_running.contains(task) {
             if let Some(room) = self.room.as_deref_mut() {
@@ -467,7 +365,7 @@ impl SchedulerCore {
 
     pub(super) fn is_beside(&self, request: Signature) -> bool {
         let asked = self.room.as_deref();
-        let asked = asked.and_then(|room| room.asked.get(&request));
+        let asked = asked.and_then(|room| room.admission.asked(request));
         asked.is_some_and(Asked::is_beside)
     }
 
@@ -491,7 +389,7 @@ impl SchedulerCore {
         self.use_resources(task, worker, -1.0)?;
         let is_beside = self.is_beside(request);
         if let Some(room) = self.room.as_deref_mut() {
-            let _ = room.places.release(request, booked_at.number());
+            let _ = (room.admission.places).release(request, booked_at.number());
             if is_beside
                 && let Some(beside) = room.beside.get_mut(&worker)
                 && *beside != 0
@@ -519,19 +417,5 @@ impl SchedulerCore {
             self.release_room(task, worker)?;
         }
         Ok(())
-    }
-
-    /// Keeps a worker for the first request that others have gone past too often
-    fn keep_for_next(&mut self) {
-        let Some(room) = self.room.as_deref_mut() else {
-            return;
-        };
-        for request in room.turns.overdue() {
-            room.kept_worker = room.least_loaded(request, &self.running);
-            if room.kept_worker.is_some() {
-                room.turns.kept = Some(request);
-                return;
-            }
-        }
     }
 }

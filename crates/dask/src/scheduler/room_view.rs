@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use backhaul_placement::resources::Waits;
+
 use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::InheritError;
 use super::ids::{Id, TaskId, WorkerId};
 use super::task::{Key, Priority, TaskState};
-use super::turns::Waits;
 
 /// State of requests for resources, for a core that goes on from there
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,10 +58,10 @@ impl SchedulerCore {
                 .iter()
                 .any(|one| waits(one).is_some())
         };
-        let passed = room.turns.waiting().iter();
+        let passed = room.admission.turns.waiting().iter();
         let passed: Vec<_> = passed
             .filter(|one| is_there(one.request))
-            .filter_map(|one| Some((one, room.asked.get(&one.request)?, one.stands.get()?)))
+            .filter_map(|one| Some((one, room.admission.asked(one.request)?, one.stands.get()?)))
             .collect();
         let mut booked: Vec<TaskId> = room.booked.keys().copied().collect();
         booked.sort_by_key(|&task| self.tasks[task].run_id.get());
@@ -72,7 +73,7 @@ impl SchedulerCore {
             waiting: room.lines.members().iter().filter_map(waits).collect(),
             kept: passed
                 .iter()
-                .position(|(one, ..)| Some(one.request) == room.turns.kept),
+                .position(|(one, ..)| Some(one.request) == room.admission.turns.kept),
             passed: passed
                 .into_iter()
                 .map(|(one, asked, stands)| Passed {
@@ -83,10 +84,13 @@ impl SchedulerCore {
                 })
                 .collect(),
             kept_worker: room
-                .kept_worker
+                .admission
+                .kept_place
+                .map(|place| WorkerId::at(place as usize))
                 .filter(|&worker| self.workers.is_current(worker))
                 .map(|worker| Arc::clone(&self.workers[worker].address)),
             served: room
+                .admission
                 .places
                 .served()
                 .into_iter()
@@ -135,7 +139,7 @@ impl SchedulerCore {
             };
             let stands = PriorityOrNone::some(one.stands);
             let passes = one.passes;
-            room.turns.inherit(
+            room.admission.turns.inherit(
                 Waits {
                     request,
                     stands,
@@ -144,8 +148,8 @@ impl SchedulerCore {
                 view.kept == Some(place),
             );
         }
-        room.kept_worker = kept_worker;
-        room.places.set_served(&served);
+        room.admission.kept_place = kept_worker.map(Id::number);
+        room.admission.places.set_served(&served);
         room.drains = view.drains;
         Ok(())
     }
@@ -156,7 +160,7 @@ impl SchedulerCore {
         };
         let is_beside = self.is_beside(request);
         if let Some(room) = &mut self.room {
-            let _ = room.places.book(request, worker.number());
+            let _ = room.admission.places.book(request, worker.number());
             room.booked.insert(task, (request, worker));
             if is_beside {
                 *room.beside.entry(worker).or_default() += 1;

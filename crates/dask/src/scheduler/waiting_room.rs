@@ -9,7 +9,7 @@ use backhaul_placement::resources::Signature;
 use super::compact::PriorityOrNone;
 use super::core::{SchedulerCore, shown};
 use super::error::EventError;
-use super::ids::TaskId;
+use super::ids::{TaskId, WorkerId};
 use super::lines::LineKey;
 use super::room::Unmet;
 use super::task::TaskState;
@@ -22,11 +22,11 @@ impl SchedulerCore {
         let Some(room) = self.room.as_deref_mut() else {
             return;
         };
-        let reason = room.places.unmeetable(request).ok().flatten();
+        let reason = room.admission.places.unmeetable(request).ok().flatten();
         let can_wait = reason.is_none() && !key.is_restricted();
         if let Some(reason) = reason
             && room.warned.insert(request)
-            && let Some(asked) = room.asked.get(&request)
+            && let Some(asked) = room.admission.asked(request)
         {
             room.unmet.push(Unmet {
                 key: Arc::clone(&one.key),
@@ -37,7 +37,7 @@ impl SchedulerCore {
         }
         let first = room.lines.add(key, task, one.serial, one.priority);
         if can_wait {
-            room.turns.refused(request, first);
+            room.admission.turns.refused(&request, first);
         }
     }
 
@@ -88,10 +88,11 @@ impl SchedulerCore {
         let Some(room) = self.room.as_deref_mut() else {
             return Ok(());
         };
-        if let Some(kept) = room.turns.kept
-            && !(room.kept_worker).is_some_and(|worker| self.running.contains(worker))
+        let runs = |place| self.running.contains(WorkerId::at(place as usize));
+        if let Some(kept) = room.admission.turns.kept
+            && !room.admission.kept_place.is_some_and(runs)
         {
-            room.kept_worker = room.least_loaded(kept, &self.running);
+            room.keep_worker(kept, &self.running);
         }
         let mut heads = BinaryHeap::new();
         for number in room.lines.numbers() {
@@ -172,14 +173,13 @@ impl SchedulerCore {
                 // It was sent, or no client wants it any more.
                 if let Some(key) = room.lines.end(number)
                     && !key.is_restricted()
-                    && room.turns.left(key.request)
                 {
-                    room.kept_worker = None;
+                    room.admission.left(key.request);
                 }
                 return;
             };
             let request = room.lines.key(number).map(|key| key.request);
-            let is_kept = request.is_some() && room.turns.kept == request;
+            let is_kept = request.is_some() && room.admission.turns.kept == request;
             if self.waits(task, serial) {
                 heads.push(Reverse(Head {
                     comes_later: !is_kept,

@@ -1,6 +1,7 @@
 //! All that one worker lends to its tasks.
 
 mod choose;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +15,9 @@ use super::near::Near;
 use super::quantity::Quantity;
 use super::request::{Request, Unmeetable};
 use super::taste::RanOn;
+use super::turns::Turns;
+
+pub use self::waiting::Kind;
 
 /// The pools of one worker, and who holds what of them
 ///
@@ -22,7 +26,7 @@ use super::taste::RanOn;
 ///
 /// A request for much may wait for ever while requests for little take each unit as it gets free.
 /// [`Pools::keep_for`] ends that: from then on the units that it needs are lent to no other
-/// request. The caller decides which request to help so, and when.
+/// request. [`Pools::granted`] does so once others have gone past a request too often.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
     pools: BTreeMap<String, Pool>,
@@ -30,6 +34,7 @@ pub struct Pools {
     leases: BTreeMap<LeaseId, Held>,
     last: u64,
     kept_for: Option<Request>,
+    turns: Turns<Kind, Vec<f64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +103,8 @@ impl Pools {
     ) -> Result<(), DeclareError> {
         check(declared)?;
         self.keep_no_longer();
+        // Requests for what has other ids now may never be made again.
+        self.turns.clear();
         self.near = Near::new(declared);
         let mut before = std::mem::take(&mut self.pools);
         for lease in self.leases.values_mut() {
@@ -244,6 +251,7 @@ impl Pools {
     /// Lends to all again the units that were kept for one request, because that request does not
     /// wait any more
     pub fn keep_no_longer(&mut self) {
+        self.turns.kept = None;
         if self.kept_for.take().is_some() {
             for pool in self.pools.values_mut() {
                 match pool {

@@ -22,7 +22,6 @@ from backhaul.dask.resource_pools.declarations import Declared, checked, groups_
 from backhaul.dask.resource_pools.leases import Lease, current_lease, lay_down, take_up
 from backhaul.dask.resource_pools.machine_pools import coupled_here, resolved
 from backhaul.dask.resource_pools.requests import CPU, Needs, anyone_asks, needs_of
-from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.errors import ConfigError
 
 __all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
@@ -142,7 +141,7 @@ class _Waiting:
 class _Queue:
     """The tasks at the gate that ask for the same."""
 
-    __slots__ = ("heap", "is_blocked", "needs", "request")
+    __slots__ = ("contended", "heap", "is_blocked", "needs", "request")
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
@@ -152,12 +151,8 @@ class _Queue:
         #: Whether nothing was free for them, since something was last given back
         self.is_blocked = False
 
-    @property
-    def contended(self) -> frozenset[str]:
-        """Names of what they may wait for while others take it; one CPU is soon free."""
-        return frozenset(
-            (*self.needs.resources, CPU) if self.needs.cpu > 1 else self.needs.resources
-        )
+        #: Names of what they may wait for while others take it; one CPU is soon free
+        self.contended = needs.resources.keys() | ({CPU} if needs.cpu > 1 else set())
 
 
 class Gate(Executor):
@@ -190,11 +185,6 @@ class Gate(Executor):
         self._in_threads = in_threads
         self._lock = RLock()
         self._queues: dict[Needs, _Queue] = {}
-        self._starvation: StarvationGuard[_Queue] = StarvationGuard(
-            names_of=lambda queue: queue.contended,
-            keep=lambda queue: self._pools.keep_for(queue.request, list(queue.contended)),
-            keep_no_longer=self._pools.keep_no_longer,
-        )
         #: Whether some could take what others wait for, so that turns are counted
         self._contends = False
         #: Whether a task may prefer the units on which its inputs were made
@@ -266,12 +256,12 @@ class Gate(Executor):
         """Take out all that may hold what it asks for, the newest first; called under the lock."""
         started: list[tuple[_Waiting, Lease]] = []
         while True:
-            kept = self._starvation.kept
+            keeps = self._pools.keeps
             first: _Queue | None = None
             for queue in self._queues.values():
                 if queue.is_blocked or not queue.heap:
                     continue
-                if queue is kept:
+                if keeps and self._pools.is_kept(queue.request):
                     first = queue
                     break
                 if first is None or queue.heap[0] < first.heap[0]:
@@ -288,16 +278,16 @@ class Gate(Executor):
         """Take what a task asks for; None if that is not free, nor for others that ask for it."""
         needs = queue.needs
         inputs = self._inputs(dependencies) if needs.affinity else None
+        is_kept = self._contends and self._pools.is_kept(queue.request)
         number = self._pools.take(queue.request, inputs)
         if number is None:
             queue.is_blocked = True
             if self._contends:
                 # Later requests overtake it: the newest come first here.
-                self._starvation.refused(queue, 0)
+                self._pools.refused(queue.request, (0,))
             return None
         if self._contends:
-            is_kept = queue is self._starvation.kept
-            self._starvation.granted(queue, 1)
+            self._pools.granted(queue.request, (1,))
             if is_kept:
                 # Units that were reserved and not taken are for all again.
                 self._unblock()

@@ -13,5 +13,5 @@ the lock. In `overflow_pool`, Dask's ``threads_lock`` comes before the lock of t
 leave.
 
 Invariants: a share of a unit is lent to one task at a time. After a number of tasks have gone past
-it, a request that waits is next (`starvation`).
+it, a request that waits is next (`Turns` in ``crates/placement``).
 """

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul._native import ResourcePlaces
 from backhaul.dask.compat.names import TaskState
 from backhaul.dask.resource_pools.requests import (
     ANNOTATION,
-    BESIDE_TASKS,
     CPU,
     Needs,
     anyone_asks,
@@ -53,7 +52,6 @@ class RequestIndex:
     def __init__(self, places: ResourcePlaces) -> None:
         self._places = places
         self._asked: dict[Any, RequestClass] = {}
-        self._names: dict[int, frozenset[str]] = {}
         self._said: dict[Any, Needs] = {}
 
     def note(self, ts: TaskState, found: Needs | None, *, declares_cpu: bool) -> bool:
@@ -127,16 +125,9 @@ class RequestIndex:
         found = (tuple(restrictions), cpu)
         asked = self._asked.get(found)
         if asked is None:
-            amounts = apart_from_threads(dict(found[0]))
-            # Several threads are a restriction, too: not every worker has them. Tasks without a
-            # thread are counted, so that a worker is not sent more than it could ever run at the
-            # same time.
-            request = amounts if cpu == 1 else {**amounts, CPU: cpu}
-            if not cpu:
-                request = {**request, BESIDE_TASKS: 1.0}
-            signature = self._places.signature(ResourceRequest(request))
-            self._names[signature] = frozenset(amounts if cpu <= 1 else {**amounts, CPU: cpu})
-            asked = self._asked[found] = RequestClass(Needs({**amounts, CPU: cpu}), signature)
+            needs = Needs({**apart_from_threads(dict(found[0])), CPU: cpu})
+            asked = RequestClass(needs, self._places.request(found[0], cpu))
+            self._asked[found] = asked
         return asked
 
     def asks_for_threads(self, ts: TaskState) -> bool:
@@ -156,18 +147,6 @@ class RequestIndex:
         ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
         ts.resource_restrictions = dict(annotations["resources"])
         self.note(ts, needs_of(ts.run_spec) if looks else None, declares_cpu=True)
-
-    def parts_of(self, signature: int) -> tuple[list[tuple[str, float]], float]:
-        """Return amounts and threads of a request, as `of` takes them."""
-        return next(
-            (list(amounts), cpu)
-            for (amounts, cpu), asked in self._asked.items()
-            if asked.signature == signature
-        )
-
-    def names_of(self, signature: int) -> frozenset[str]:
-        """Name what tasks with a request keep from each other; not that they take no thread."""
-        return self._names[signature]
 
 
 def forget_refused(scheduler: Any, tasks: Iterable[TaskState]) -> None:

@@ -31,7 +31,6 @@ from backhaul.dask.resource_pools.request_index import (
     forget_refused,
 )
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
-from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.dask.resource_pools.waiting_queue import WaitingLine, named_workers, place_of
 from backhaul.dask.resource_pools.worker_inventory import place_worker
 from backhaul.dask.serialize.pickled_task import PickledTask
@@ -85,11 +84,6 @@ class SchedulerSlots:
         #: Tasks that take less than a thread, by worker
         self.beside: dict[WorkerState, int] = {}
         self._warned: set[int] = set()
-        self.starvation: StarvationGuard[int] = StarvationGuard(
-            names_of=self.asked.names_of, keep=self._keep_worker, keep_no_longer=self._keep_none
-        )
-        #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
-        self.kept_worker: WorkerState | None = None
         self.drains = False
         #: Whether tasks wait that asked for threads by what is a resource of a worker by now
         self.reads_again = False
@@ -199,8 +193,6 @@ class SchedulerSlots:
         if number is not None:
             del self.by_number[number]
             self.places.remove_worker(number)
-        if ws is self.kept_worker:
-            self.kept_worker = None
         if self.waiting:
             # Another one is kept, and what may run elsewhere while it cannot run here goes there.
             self.drain_soon()
@@ -226,7 +218,9 @@ class SchedulerSlots:
         number = self.number_of(ws)
         self.places.book(asked.signature, number)
         self.booked[ts] = asked, number
-        self.starvation.granted(asked.signature, ts.priority)
+        for overdue in self.places.granted(asked.signature, ts.priority):
+            if self._keep_worker(overdue):
+                break
         if asked.is_beside and ts not in ws.long_running:
             self.beside[ws] = self.beside.get(ws, 0) + 1
             ws.add_to_long_running(ts)
@@ -328,24 +322,20 @@ class SchedulerSlots:
         for count in (1, len(self.by_number)):
             for number in self.places.ranked(signature, count):
                 ws = self.by_number[number]
-                if ws in self.scheduler.running and not self._is_kept_from(signature, ws):
+                if ws in self.scheduler.running:
                     return ws
         return None
 
-    def _is_kept_from(self, signature: int, ws: WorkerState) -> bool:
-        """Tell whether a worker takes no such task now, for a request that waited for long."""
-        kept = self.starvation.kept
-        if kept is None or ws is not self.kept_worker or kept == signature:
-            return False
-        return not self.asked.names_of(kept).isdisjoint(self.asked.names_of(signature))
-
     def _keep_worker(self, signature: int) -> bool:
         """Choose a worker that a request is to get, and is kept from what needs the same."""
-        self.kept_worker = self._least_loaded(signature)
-        return self.kept_worker is not None
+        ws = self._least_loaded(signature)
+        return self.places.keep(signature, None if ws is None else self.number_of(ws))
 
-    def _keep_none(self) -> None:
-        self.kept_worker = None
+    @property
+    def kept_worker(self) -> WorkerState | None:
+        """The worker that takes nothing more of what a request needs that waited for long."""
+        _, number = self.places.kept
+        return None if number is None else self.by_number[number]
 
     def _cheapest(
         self, ts: TaskState, asked: RequestClass, candidates: Iterable[WorkerState]
@@ -353,11 +343,8 @@ class SchedulerSlots:
         """Choose, of those with room, the one where the task can begin first."""
         best: tuple[float, float, WorkerState] | None = None
         for ws in candidates:
-            number = self.number_of(ws)
-            load = self.places.load(asked.signature, number)
-            if load is None or (self._keeps and not self.places.has_room(asked.signature, number)):
-                continue
-            if self._is_kept_from(asked.signature, ws):
+            load = self.places.load(asked.signature, self.number_of(ws), self._keeps)
+            if load is None:
                 continue
             begins_s = 0.0
             if ts.dependencies:
@@ -376,7 +363,7 @@ class SchedulerSlots:
         line = self.line_of(ts, asked)
         line.add(ts)
         if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
-            self.starvation.refused(asked.signature, line.peek().priority)
+            self.places.refused(asked.signature, line.peek().priority)
 
     def line_of(self, ts: TaskState, asked: RequestClass) -> WaitingLine:
         """Find the line of tasks that ask for the same and may run on the same workers."""
@@ -409,7 +396,7 @@ class SchedulerSlots:
             waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
             again = {ts.key: "processing" for ts in waiting}
             self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
-        kept = self.starvation.kept
+        kept, _ = self.places.kept
         if kept is not None and self.kept_worker not in self.scheduler.running:
             self._keep_worker(kept)
         heads: list[Any] = []
@@ -436,14 +423,14 @@ class SchedulerSlots:
         while heap:
             ts = heap.peek()
             if ts.state == "no-worker":
-                is_kept = place[0] == self.starvation.kept
+                is_kept = place[0] == self.places.kept[0]
                 heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
                 return
             # It was sent, just now or when a worker joined, or no client wants it any more.
             heap.discard(ts)
         del self.waiting[place]
         if not any(place[1]):
-            self.starvation.left(place[0])
+            self.places.left(place[0])
 
     def _may_go(self, ts: TaskState, signature: int) -> bool:
         """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
@@ -520,8 +507,7 @@ class SchedulerSlots:
             self.places.remove_worker(number)
         for members in (self.booked, self.waiting, self.numbers, self.by_number, self.beside):
             members.clear()
-        self.starvation.clear()
-        self.kept_worker = None
+        self.places.forget_waiting()
         self.reads_again = False
 
     def resume(self, kept_worker: str | None, served: Iterable[str], *, drains: bool) -> None:
@@ -532,8 +518,10 @@ class SchedulerSlots:
         first. `drains` says whether tasks that wait may be sent.
         """
         workers = self.scheduler.workers
-        if self.starvation.kept is not None:
-            self.kept_worker = workers.get(kept_worker)
+        kept, _ = self.places.kept
+        if kept is not None:
+            ws = None if kept_worker is None else workers.get(kept_worker)
+            self.places.keep(kept, None if ws is None else self.number_of(ws))
         self.places.set_served([self.number_of(workers[address]) for address in served])
         self.reads_again = self.declares_cpu
         if drains or self.reads_again:

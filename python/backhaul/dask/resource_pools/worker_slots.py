@@ -31,7 +31,6 @@ from backhaul.dask.resource_pools.requests import (
     apart_from_threads,
     declared_name,
 )
-from backhaul.dask.resource_pools.starvation import StarvationGuard
 from backhaul.errors import ConfigError
 
 __all__ = ["WorkerSlots", "by_priority"]
@@ -85,11 +84,6 @@ class WorkerSlots:
         self._executor = executor
         #: Called when ready tasks may start that nothing else will look at
         self.wake: Callable[[], None] = lambda: None
-        self._starvation: StarvationGuard[Needs] = StarvationGuard(
-            names_of=lambda needs: needs.resources,
-            keep=self._keep,
-            keep_no_longer=self.pools.keep_no_longer,
-        )
         self._needs: dict[Any, Needs] = {}
         self._requests: dict[Needs, ResourceRequest] = {}
 
@@ -129,7 +123,7 @@ class WorkerSlots:
             heap.discard(ts)
             if not heap:
                 del self.waiting[needs]
-                wakes = self._starvation.left(needs) or wakes
+                wakes = self.pools.left(self._request(needs), threads=needs.cpu) or wakes
             if wakes:
                 self.wake()
 
@@ -146,9 +140,9 @@ class WorkerSlots:
         free = state.nthreads - plain_running - self._threads
         if self._returning:
             free -= self._lend_again(free)
-        kept = self._starvation.kept
+        keeps = self.pools.keeps
         heads = [
-            (() if needs == kept else heap.peek().priority, number, needs)
+            (() if keeps and self.is_kept(needs) else heap.peek().priority, number, needs)
             for number, (needs, heap) in enumerate(self.waiting.items())
         ]
         heapq.heapify(heads)
@@ -175,7 +169,7 @@ class WorkerSlots:
                 continue
             if not self._lend(ts, needs):
                 continue
-            self._starvation.granted(needs, ts.priority)
+            self.pools.granted(self._request(needs), ts.priority, threads=needs.cpu)
             free -= needs.cpu
             heap.discard(ts)
             state.ready.discard(ts)
@@ -220,6 +214,10 @@ class WorkerSlots:
         except ValueError:
             return False
 
+    def is_kept(self, needs: Needs) -> bool:
+        """Tell whether units are kept for a request, which others have gone past too often."""
+        return self.pools.is_kept(self._request(needs), threads=needs.cpu)
+
     def give_back(self, ts: Any) -> None:
         """Take back the units that a task holds; does nothing if it holds none."""
         lease = self.held.pop(ts.key, None)
@@ -250,12 +248,12 @@ class WorkerSlots:
                 # for it.
                 del self._returning[key]
                 if needs not in self.waiting:
-                    self._starvation.left(needs)
+                    self.pools.left(self._request(needs), threads=needs.cpu)
                 tell()
                 continue
             if self._lend(ts, needs, lease):
                 del self._returning[key]
-                self._starvation.granted(needs, ts.priority)
+                self.pools.granted(self._request(needs), ts.priority, threads=needs.cpu)
                 self._returned.add(key)
                 taken += needs.cpu
                 tell()
@@ -273,7 +271,6 @@ class WorkerSlots:
         else:
             named = apart_from_threads(declared)
             self.pools.declare(named, coupled=self._couple(declared))
-            self._starvation.forget_kept()
             self.declared = declared
             self.groups = groups_of(named)
             self._requests.clear()
@@ -293,7 +290,7 @@ class WorkerSlots:
                     inputs.setdefault(name, []).extend((unit, nbytes) for unit in units)
         number = self._take(needs, inputs, again=lease is not None)
         if number is None:
-            self._starvation.refused(needs, ts.priority)
+            self.pools.refused(self._request(needs), ts.priority, threads=needs.cpu)
             return False
         held = self.pools.held(number)
         if lease is None:
@@ -312,20 +309,13 @@ class WorkerSlots:
         self, needs: Needs, inputs: Mapping[str, list[tuple[int, float]]], *, again: bool = False
     ) -> int | None:
         request = self._request(needs)
-        if again and self._starvation.kept != needs:
+        if again and not self.is_kept(needs):
             request = ResourceRequest(request.needs, list(inputs))
         try:
             return self.pools.take(request, inputs)
         except ValueError:
             # There is less than when it was sent here. It waits, as upstream has it, for more.
             return None
-
-    def _keep(self, needs: Needs) -> bool:
-        try:
-            return self.pools.keep_for(self._request(needs))
-        except ValueError:
-            # The requested units are not there any more: reserving would help no task.
-            return False
 
     def _request(self, needs: Needs) -> ResourceRequest:
         request = self._requests.get(needs)

@@ -130,15 +130,14 @@ def export_requests(slots: SchedulerSlots, key_text: Callable[[Any], str]) -> di
         for place, line in slots.waiting.items()
     }
     unbound = {place[0] for place, line in lines.items() if line and not any(place[1])}
-    passed = [one for one in slots.starvation.waiting() if one[0] in unbound]
+    passed = [one for one in slots.places.waiting() if one[0] in unbound]
     booked = [ts for ts in slots.booked if tasks.get(ts.key) is ts]
-    kept, kept_worker = slots.starvation.kept, slots.kept_worker
+    (kept, _), kept_worker = slots.places.kept, slots.kept_worker
     return {
         "booked": [key_text(ts.key) for ts in sorted(booked, key=lambda ts: ts.run_id)],
         "waiting": [key_text(ts.key) for line in lines.values() for ts in line],
         "passed": [
-            (*slots.asked.parts_of(signature), list(stands), passes)
-            for signature, stands, passes in passed
+            (*slots.places.asked(signature), stands, passes) for signature, stands, passes in passed
         ],
         "kept": next((n for n, one in enumerate(passed) if one[0] == kept), None),
         "kept_worker": None if kept_worker is None else kept_worker.address,
@@ -167,5 +166,5 @@ def import_requests(
             slots.line_of(ts, asked).add(ts)
     for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
         signature = slots.asked.of(amounts, threads).signature
-        slots.starvation.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
+        slots.places.waits(signature, place, passes, is_kept=number == said["kept"])
     slots.resume(said["kept_worker"], said["served"], drains=said["drains"])

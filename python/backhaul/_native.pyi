@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -1454,7 +1454,7 @@ class ResourcePools:
         are near to each other. Of ids of the same pool, seconds that a byte takes to each:
         ``{"GPU": {0: {"GPU": {1: 5e-11}}}}``; else it is 20 GB/s within a group and 6 GB/s beyond.
     passes_max : int, optional
-        Leases that may go past a request that waits, see `granted`; `PASSES_MAX` by default.
+        Leases that may go past a request that waits, see `granted`; 16 by default.
 
     Raises
     ------
@@ -1463,8 +1463,6 @@ class ResourcePools:
     TypeError
         If something declared is neither a number nor ids.
     """
-
-    PASSES_MAX: ClassVar[int]
 
     def __new__(
         cls,
@@ -1536,6 +1534,10 @@ class ResourcePools:
 
     def is_kept(self, request: ResourceRequest, *, threads: float = 1.0) -> bool:
         """Tell whether units are kept for a request."""
+
+    @property
+    def passes_max(self) -> int:
+        """Leases that may go past a request that waits."""
 
     @property
     def keeps(self) -> bool:

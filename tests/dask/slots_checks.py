@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from backhaul._native import ResourcePools
 from backhaul.dask.resource_pools.requests import Needs
 from backhaul.dask.resource_pools.worker_state import slots_of
 
-__all__ = ["check_slots"]
+__all__ = ["PASSES_MAX", "check_slots"]
+
+#: Leases that may go past a request that waits
+PASSES_MAX = ResourcePools({}).passes_max
 
 _ROUNDING = 1e-6
 

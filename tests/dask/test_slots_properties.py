@@ -29,7 +29,7 @@ from backhaul.dask.resource_pools.leases import Lease
 from backhaul.dask.resource_pools.requests import ANNOTATION
 from backhaul.dask.resource_pools.worker_slots import WorkerSlots
 from backhaul.dask.resource_pools.worker_state import give_slots, slots_of
-from tests.dask.slots_checks import check_slots
+from tests.dask.slots_checks import PASSES_MAX, check_slots
 
 ISLANDS = {"GPU": [[0, 1], [2, 3]], "MEMORY": 8.0}
 REQUESTS = [
@@ -56,13 +56,12 @@ class SlottedState:
 
     def __init__(self, declared: dict[str, Any], *, nthreads: int, beside_max: int = 8) -> None:
         found = checked(declared)
-        self.slots = WorkerSlots(found, beside_max=beside_max)
+        self.slots = WorkerSlots(found, beside_max=beside_max, wake=self._wake)
         totals = {name: total for name, (total, _) in self.slots.pools.amounts().items()}
         self.state: Any = WorkerState(nthreads=nthreads, resources=totals, validate=True)
         give_slots(self.state, self.slots)
         assert slots_of(self.state) is self.slots
         self.slots._totals = totals
-        self.slots.wake = self._wake
         self._woken = False
         self._number = 0
         self._run_ids: dict[str, int] = {}
@@ -203,7 +202,7 @@ def begins_after(worker: SlottedState, singles: int) -> int | None:
 def test_a_whole_group_is_had_after_a_bounded_number_of_others() -> None:
     found = begins_after(SlottedState({"GPU": [[0, 1]]}, nthreads=1), 200)
     assert found is not None
-    assert found <= 2 + ResourcePools.PASSES_MAX + 1
+    assert found <= 2 + PASSES_MAX + 1
 
 
 def test_without_turns_single_units_are_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from backhaul.dask.resource_pools.worker_state import SlottedWorkerState, slots_
 from backhaul.errors import ResourceError
 from tests.dask.conftest import Eventually
 from tests.dask.gates import Gates
-from tests.dask.slots_checks import check_slots
+from tests.dask.slots_checks import PASSES_MAX, check_slots
 from tests.dask.slotted_cluster import ISLANDS, all_is_free, cluster, gate, slots
 
 #: Tasks in the order in which they began, and what each of them waits for
@@ -84,7 +84,7 @@ async def test_a_whole_group_is_had_while_single_units_keep_being_asked_for(
                 gates[number].set()
                 await futures[number]
         # Those before it, and those that may go past it at the scheduler and at the worker
-        assert begun.index("pair") <= 6 + 2 * (ResourcePools.PASSES_MAX + 4)
+        assert begun.index("pair") <= 6 + 2 * (PASSES_MAX + 4)
         for number in futures:
             gates[number].set()
         assert await both == (0, 1)
@@ -262,7 +262,7 @@ class Steps(Executor):
         return Future()
 
 
-@pytest.mark.parametrize("passes_max", [ResourcePools.PASSES_MAX, 1000])
+@pytest.mark.parametrize("passes_max", [PASSES_MAX, 1000])
 def test_the_gate_of_local_schedulers_lets_large_requests_through(
     monkeypatch: pytest.MonkeyPatch, passes_max: int
 ) -> None:
@@ -334,7 +334,7 @@ async def test_no_slot_is_idle_while_a_task_waits_that_may_run(
             broken.append(f"after {events}: {error}")
         return instructions
 
-    def noting(wake: Callable[[], None], state: int) -> Callable[[], None]:
+    def noting(wake: Callable[[], object], state: int) -> Callable[[], object]:
         def noted() -> None:
             woken.add(state)
             wake()
@@ -343,9 +343,9 @@ async def test_no_slot_is_idle_while_a_task_waits_that_may_run(
 
     def checked_drain(self: SchedulerSlots) -> None:
         drain(self)
-        for (signature, restrictions), heap in self.waiting.items():
+        for (signature, restrictions, _), line in self.waiting.items():
             if not any(restrictions) and self._has_room(signature):
-                broken.append(f"{heap.peek()} waits for {signature}, for which there is room")
+                broken.append(f"{line.peek()} waits for {signature}, for which there is room")
 
     monkeypatch.setattr(SlottedWorkerState, "handle_stimulus", handle_stimulus, raising=False)
     monkeypatch.setattr(SchedulerSlots, "drain", checked_drain)
@@ -354,7 +354,7 @@ async def test_no_slot_is_idle_while_a_task_waits_that_may_run(
         for worker in workers:
             own = slots_of(worker.state)
             assert own is not None
-            own.wake = noting(own.wake, id(worker.state))
+            own._wake = noting(own._wake, id(worker.state))
         futures = []
         for number, (function, amounts) in enumerate(random_work(seed)):
             with dask.annotate(resources=amounts) if amounts else dask.annotate():

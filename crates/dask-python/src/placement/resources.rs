@@ -91,9 +91,6 @@ pub(crate) struct ResourcePools {
 
 #[pymethods]
 impl ResourcePools {
-    #[classattr]
-    const PASSES_MAX: u64 = PASSES_MAX;
-
     #[new]
     #[pyo3(signature = (declared, *, coupled = None, passes_max = PASSES_MAX))]
     fn new(
@@ -169,6 +166,12 @@ impl ResourcePools {
     #[pyo3(signature = (request, *, threads = 1.0))]
     fn is_kept(&self, request: &ResourceRequest, threads: f64) -> bool {
         self.pools.lock().is_kept(&request.kind(threads))
+    }
+
+    #[doc = stub_doc!("ResourcePools.passes_max")]
+    #[getter]
+    fn passes_max(&self) -> u64 {
+        self.pools.lock().passes_max()
     }
 
     #[doc = stub_doc!("ResourcePools.keeps")]

@@ -48,7 +48,8 @@ class WorkerSlots:
     """Waiting and running tasks of one worker, besides plain tasks.
 
     `couple` returns which of the declared units are near to each other. At most `beside_max`
-    concurrent tasks take less than a thread; these run in `executor`.
+    concurrent tasks take less than a thread; these run in `executor`. `wake` is called when ready
+    tasks may start that nothing else will look at.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class WorkerSlots:
         couple: Callable[[Declared], Coupled] = lambda _: {},
         beside_max: int,
         executor: OverflowThreadPoolExecutor | None = None,
+        wake: Callable[[], object] = lambda: None,
     ) -> None:
         self.declared = declared
         self.pools = ResourcePools(apart_from_threads(declared), coupled=couple(declared))
@@ -82,8 +84,7 @@ class WorkerSlots:
         #: Threads that tasks with leases take; a plain one takes one
         self._threads = 0.0
         self._executor = executor
-        #: Called when ready tasks may start that nothing else will look at
-        self.wake: Callable[[], None] = lambda: None
+        self._wake = wake
         self._needs: dict[Any, Needs] = {}
         self._requests: dict[Needs, ResourceRequest] = {}
 
@@ -125,7 +126,7 @@ class WorkerSlots:
                 del self.waiting[needs]
                 wakes = self.pools.left(self._request(needs), threads=needs.cpu) or wakes
             if wakes:
-                self.wake()
+                self._wake()
 
     def start(self, state: Any) -> dict[Any, str]:
         """Take leases for as many ready tasks as there are slots for, in order of priority.

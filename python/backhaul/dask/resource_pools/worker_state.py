@@ -82,9 +82,14 @@ def install(worker: Worker) -> None:
     for name, total in totals(declared).items():
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
-    slots = WorkerSlots(declared, couple=coupled_here, beside_max=beside_max, executor=executor)
-    # Not immediately: the state machine is in the middle of something.
-    slots.wake = partial(worker.loop.add_callback, start_more, worker)
+    slots = WorkerSlots(
+        declared,
+        couple=coupled_here,
+        beside_max=beside_max,
+        executor=executor,
+        # Not immediately: the state machine is in the middle of something.
+        wake=partial(worker.loop.add_callback, start_more, worker),
+    )
     give_slots(state, slots)
     WORKER_SLOTS.install(worker, ours)
 

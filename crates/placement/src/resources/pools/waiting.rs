@@ -25,6 +25,11 @@ impl Kind {
 }
 
 impl Pools {
+    /// How many leases may go past a request before units are kept for it
+    pub fn passes_max(&self) -> u64 {
+        self.turns.passes_max
+    }
+
     /// Changes how many leases may go past a request before units are kept for it
     pub fn set_passes_max(&mut self, passes_max: u64) {
         self.turns.passes_max = passes_max;

@@ -533,6 +533,20 @@ class Partitioning:
             If the columns differ in type or have other numbers of values, or a division is missing.
         """
 
+    def part(self, start: int, stop: int) -> Partitioning:
+        """Assign the rows of some slots alone, in time in proportion to all rows.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first slot, and the one after the last.
+
+        Raises
+        ------
+        ValueError
+            If there are no such slots.
+        """
+
     @property
     def rows(self) -> int:
         """Rows of the block."""

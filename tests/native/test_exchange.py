@@ -58,6 +58,8 @@ def test_sizes_that_do_not_match_are_refused() -> None:
         Partitioning.by_keys([column(VALUES)], 11, 3, None)
     with pytest.raises(ValueError, match="exceeds the limit"):
         Partitioning.by_numbers(NUMBERS, 1, 10, 3, [3])
+    with pytest.raises(ValueError, match="exceeds the limit"):
+        Partitioning.by_numbers(NUMBERS, 1, 10, 3, None).part(2, 4)
 
 
 def test_blocks_that_are_truncated_or_of_another_version_are_refused() -> None:

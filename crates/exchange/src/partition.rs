@@ -1,5 +1,7 @@
 //! Output partition of each row, and the stable scatter of rows into a block
 
+use std::ops::Range;
+
 use crate::block::{Layout, Region};
 use crate::order::{Order, partition_rows};
 use crate::{Column, ExchangeError, Text, hash_rows};
@@ -16,7 +18,10 @@ const PARTITIONS_MAX: usize = 1 << 24;
 /// A slot is a wanted output partition. Rows keep their order within a slot.
 #[derive(Debug)]
 pub struct Partitioning {
-    /// Row of the block for each row of the input, or [`DROPPED`]
+    rows_in: usize,
+    /// Rows of the input that have a position, ascending; `None` if each has one or is dropped
+    placed: Option<Vec<u32>>,
+    /// Row of the block for each of these rows, or [`DROPPED`]
     positions: Vec<u32>,
     /// First row of the block for each slot, then the number of rows
     offsets: Vec<u64>,
@@ -119,9 +124,49 @@ impl Partitioning {
         Ok(slots.finish(positions))
     }
 
+    /// Assigns the rows of some slots alone, which are the slots from 0 on of the new block
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::TooMany`] if there are no such slots.
+    pub fn part(&self, slots: Range<usize>) -> Result<Self, ExchangeError> {
+        let too_many = ExchangeError::TooMany {
+            found: slots.end,
+            limit: self.offsets.len() - 1,
+        };
+        let offsets = self.offsets.get(slots.start..=slots.end);
+        let offsets = offsets.unwrap_or_default();
+        let (Some(first), Some(end)) = (offsets.first(), offsets.last()) else {
+            return Err(too_many);
+        };
+        let count = (end - first) as usize;
+        // One place more, for rows of other slots: a branch would be mispredicted for many of them.
+        let (mut placed, mut positions) = (vec![0; count + 1], vec![0; count + 1]);
+        let mut next = 0;
+        for (index, &position) in self.positions.iter().enumerate() {
+            let position = position.wrapping_sub(*first as u32);
+            placed[next] = index as u32;
+            positions[next] = position;
+            next += usize::from((position as usize) < count);
+        }
+        placed.truncate(count);
+        positions.truncate(count);
+        if let Some(rows) = &self.placed {
+            for row in &mut placed {
+                *row = rows[*row as usize];
+            }
+        }
+        Ok(Self {
+            rows_in: self.rows_in,
+            placed: Some(placed),
+            positions,
+            offsets: offsets.iter().map(|offset| offset - first).collect(),
+        })
+    }
+
     /// Returns the number of rows in the input partition
     pub fn rows_in(&self) -> usize {
-        self.positions.len()
+        self.rows_in
     }
 
     /// Returns the number of rows in the block
@@ -130,10 +175,12 @@ impl Partitioning {
     }
 
     /// Returns the row of the block for each row of the input partition; `None` if it is dropped
-    pub fn positions(&self) -> impl ExactSizeIterator<Item = Option<usize>> {
-        self.positions
-            .iter()
-            .map(|&position| (position != DROPPED).then_some(position as usize))
+    pub fn positions(&self) -> Vec<Option<usize>> {
+        let mut found = vec![None; self.rows_in];
+        for (row, position) in self.kept() {
+            found[row] = Some(position);
+        }
+        found
     }
 
     /// Lays out a block for these columns
@@ -186,9 +233,19 @@ impl Partitioning {
     fn scatter<const W: usize>(&self, values: &[u8], target: &mut [u8]) {
         let (values, _) = values.as_chunks::<W>();
         let (target, _) = target.as_chunks_mut::<W>();
-        for (&position, value) in self.positions.iter().zip(values) {
-            // The position of a dropped row exceeds every target.
-            if let Some(target) = target.get_mut(position as usize) {
+        let Some(placed) = &self.placed else {
+            for (&position, value) in self.positions.iter().zip(values) {
+                // The position of a dropped row exceeds every target.
+                if let Some(target) = target.get_mut(position as usize) {
+                    *target = *value;
+                }
+            }
+            return;
+        };
+        for (&position, &row) in self.positions.iter().zip(placed) {
+            if let (Some(target), Some(value)) =
+                (target.get_mut(position as usize), values.get(row as usize))
+            {
                 *target = *value;
             }
         }
@@ -204,11 +261,11 @@ impl Partitioning {
         let (offsets, validity, bytes) = region.split_text_mut(rows, target);
         let (offsets, _) = offsets.as_chunks_mut::<8>();
         // Lengths first, one place later, so that their running sum gives the offsets
-        for (row, &position) in self.positions.iter().enumerate() {
-            if let Some(is_valid) = validity.get_mut(position as usize) {
+        for (row, position) in self.kept() {
+            if let Some(is_valid) = validity.get_mut(position) {
                 *is_valid = text.is_valid(row).into();
                 let length = text.value(row)?.len() as u64;
-                offsets[position as usize + 1] = length.to_le_bytes();
+                offsets[position + 1] = length.to_le_bytes();
             }
         }
         let mut end = 0u64;
@@ -217,12 +274,9 @@ impl Partitioning {
             end += u64::from_le_bytes(*offset);
             *offset = end.to_le_bytes();
         }
-        for (row, &position) in self.positions.iter().enumerate() {
-            if position == DROPPED {
-                continue;
-            }
+        for (row, position) in self.kept() {
             let value = text.value(row)?;
-            let start = u64::from_le_bytes(offsets[position as usize]) as usize;
+            let start = u64::from_le_bytes(offsets[position]) as usize;
             let place = bytes.get_mut(start..start + value.len());
             place.ok_or(ExchangeError::Mismatch)?.copy_from_slice(value);
         }
@@ -231,12 +285,24 @@ impl Partitioning {
 
     fn text_bytes(&self, text: &Text<'_>) -> Result<usize, ExchangeError> {
         let mut bytes = 0;
-        for (row, &position) in self.positions.iter().enumerate() {
-            if position != DROPPED {
-                bytes += text.value(row)?.len();
-            }
+        for (row, _) in self.kept() {
+            bytes += text.value(row)?.len();
         }
         Ok(bytes)
+    }
+
+    /// Returns each row of the input that is not dropped, and its row of the block
+    fn kept(&self) -> impl Iterator<Item = (usize, usize)> {
+        let row_of = |index| {
+            self.placed
+                .as_ref()
+                .map_or(index, |rows| rows[index] as usize)
+        };
+        self.positions
+            .iter()
+            .enumerate()
+            .filter(|&(_, &position)| position != DROPPED)
+            .map(move |(index, &position)| (row_of(index), position as usize))
     }
 }
 
@@ -313,6 +379,8 @@ impl Slots {
             }
         }
         Partitioning {
+            rows_in: slots.len(),
+            placed: None,
             positions: slots,
             offsets,
         }
@@ -386,9 +454,29 @@ mod tests {
     fn rows_of_unwanted_or_invalid_partitions_are_dropped() {
         let numbers: Vec<u8> = [2i8, 0, -1, 1, 2, 3].map(|number| number as u8).to_vec();
         let found = Partitioning::by_numbers(&numbers, 1, 6, 3, Some(&[0, 2])).expect("valid");
-        let positions: Vec<_> = found.positions().collect();
-        assert_eq!(positions, [Some(1), Some(0), None, None, Some(2), None]);
+        assert_eq!(
+            found.positions(),
+            [Some(1), Some(0), None, None, Some(2), None]
+        );
         assert_eq!(found.offsets, [0, 1, 3]);
+    }
+
+    #[test]
+    fn parts_have_the_rows_of_their_slots() {
+        let numbers: Vec<u8> = [2i8, 0, -1, 1, 2, 3].map(|number| number as u8).to_vec();
+        let all = Partitioning::by_numbers(&numbers, 1, 6, 4, None).expect("valid");
+        let part = all.part(1..3).expect("slots");
+        assert_eq!(
+            part.positions(),
+            [Some(1), None, None, Some(0), Some(2), None]
+        );
+        assert_eq!((part.rows(), &part.offsets[..]), (3, &[0, 1, 3][..]));
+        let part = part.part(1..2).expect("a slot");
+        assert_eq!(part.positions(), [Some(0), None, None, None, Some(1), None]);
+        assert_eq!(all.part(4..4).expect("no slot").rows(), 0);
+        for slots in [3..5, 5..5, Range { start: 2, end: 1 }] {
+            assert!(all.part(slots).is_err());
+        }
     }
 
     #[test]

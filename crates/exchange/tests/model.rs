@@ -70,10 +70,15 @@ fn block_of(
     partitions: usize,
     wanted: &[usize],
 ) -> Vec<u8> {
-    let columns = Columns::new(rows, shift);
-    let columns = columns.as_columns();
     let partitioning =
         Partitioning::by_numbers(numbers, 1, rows.len(), partitions, Some(wanted)).expect("valid");
+    written(&partitioning, rows, shift)
+}
+
+/// Writes a block of these rows
+fn written(partitioning: &Partitioning, rows: &Rows, shift: usize) -> Vec<u8> {
+    let columns = Columns::new(rows, shift);
+    let columns = columns.as_columns();
     let layout = partitioning.layout(&columns).expect("valid columns");
     let mut block = vec![0xA5; layout.bytes()];
     partitioning
@@ -183,6 +188,27 @@ proptest! {
     }
 
     #[test]
+    fn parts_are_blocks_of_the_partitions_that_they_have(
+        input in rows(),
+        partitions in 1usize..7,
+        shift in 0usize..9,
+        seed in any::<u64>(),
+        start in any::<prop::sample::Index>(),
+        stop in any::<prop::sample::Index>(),
+    ) {
+        let numbers: Vec<u8> = (0..input.len() as u64)
+            .map(|row| (row.wrapping_mul(seed | 1) >> 7) as u8 % (partitions as u8 + 1))
+            .collect();
+        let all = Partitioning::by_numbers(&numbers, 1, input.len(), partitions, None).expect("valid");
+        let (start, stop) = (start.index(partitions + 1), stop.index(partitions + 1));
+        let slots = start.min(stop)..start.max(stop);
+        let wanted: Vec<_> = slots.clone().collect();
+        let expected = block_of(&input, shift, &numbers, partitions, &wanted);
+        let part = all.part(slots).expect("slots");
+        prop_assert_eq!(written(&part, &input, shift), expected);
+    }
+
+    #[test]
     fn partition_is_the_remainder_of_the_hash(
         numbers in prop::collection::vec(any::<i64>(), 0..3000),
         partitions in 1usize..300,
@@ -196,7 +222,7 @@ proptest! {
         rows.sort_by_key(|&row| hashes[row] % partitions as u64);
         let partitioning =
             Partitioning::by_keys(&key, numbers.len(), partitions, None).expect("a valid key");
-        let positions: Vec<_> = partitioning.positions().collect();
+        let positions = partitioning.positions();
         for (position, &row) in rows.iter().enumerate() {
             prop_assert_eq!(positions[row], Some(position));
         }

@@ -85,6 +85,13 @@ impl Partitioning {
             .map_err(value_error)
     }
 
+    #[doc = stub_doc!("Partitioning.part")]
+    fn part(&self, py: Python<'_>, start: usize, stop: usize) -> PyResult<Self> {
+        let made = py.detach(|| self.assignment.part(start..stop));
+        made.map(|assignment| Self { assignment })
+            .map_err(value_error)
+    }
+
     #[doc = stub_doc!("Partitioning.rows")]
     #[getter]
     fn rows(&self) -> usize {

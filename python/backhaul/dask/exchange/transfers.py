@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -116,11 +115,12 @@ def _by_kernels(
     index: list[RawColumn] = []
     if plan.keeps_index or plan.keys is None:
         index = [raw_column(frame.index, schema.index.kind)]
-    assign = _assigner(frame, plan, numbers, columns, index)
+    assigned = _assigned(frame, plan, numbers, columns, index)
     kept = [*(index if plan.keeps_index else ()), *itertools.chain(*columns.values())]
     found: list[AnyBlock | None] = []
     for each in ranges:
-        partitioning = assign(_wanted_in(each, plan))
+        is_all = (each.start, each.stop) == (0, plan.slots)
+        partitioning = assigned if is_all else assigned.part(each.start, each.stop)
         if not partitioning.rows:
             found.append(None)
             continue
@@ -131,36 +131,26 @@ def _by_kernels(
     return found
 
 
-def _assigner(
+def _assigned(
     frame: pd.DataFrame,
     plan: FramePlan,
     numbers: Any,
     columns: dict[str, list[RawColumn]],
     index: list[RawColumn],
-) -> Callable[[Sequence[int] | None], Partitioning]:
-    """Make a function that assigns the rows to the output partitions that a block wants."""
+) -> Partitioning:
+    """Assign the rows to the slots."""
     rows, partitions, assignment = len(frame), plan.partitions, plan.assignment
     if numbers is None and isinstance(assignment, ByDivisions):
         key = columns[assignment.key][0]
-        return functools.partial(assignment.partitioning, key, rows, partitions)
+        return assignment.partitioning(key, rows, partitions, plan.wanted)
     fields = cast(Schema, plan.schema).fields
     keyed = [field for field in fields if plan.keys is not None and field.name in plan.keys]
     if numbers is None and is_native() and not any(field.has_own_missing for field in keyed):
         keys = index if plan.keys is None else [columns[name][0] for name in plan.keys]
-        return functools.partial(Partitioning.by_keys, keys, rows, partitions)
+        return Partitioning.by_keys(keys, rows, partitions, plan.wanted)
     if numbers is None:
         numbers = _numbers_by_pandas(frame, plan)
-    width = numbers.dtype.itemsize
-    return functools.partial(Partitioning.by_numbers, numbers, width, rows, partitions)
-
-
-def _wanted_in(slots: SlotRange, plan: FramePlan) -> Sequence[int] | None:
-    """List the output partitions of some slots; None for all output partitions."""
-    if plan.wanted is not None:
-        return plan.wanted[slots.start : slots.stop]
-    if (slots.start, slots.stop) == (0, plan.partitions):
-        return None
-    return range(slots.start, slots.stop)
+    return Partitioning.by_numbers(numbers, numbers.dtype.itemsize, rows, partitions, plan.wanted)
 
 
 def stored(block: Block | TableBlock, plan: FramePlan) -> AnyBlock:

@@ -3,7 +3,8 @@
 ::
 
     scheduler, client 10.79.0.1 ── bridge ── 10.79.0.2 one worker
-                                        └─── 10.79.0.3 two workers
+                                        ├─── 10.79.0.3 two workers
+                                        └─── 10.79.0.4 one worker
 """
 
 from __future__ import annotations
@@ -42,12 +43,16 @@ from tests.dask.exchange import test_equal  # noqa: E402
 pytestmark = [needs_namespaces]
 
 HERE = "10.79.0.1"
-ADDRESSES = {"near": "10.79.0.2", "far": "10.79.0.3"}
-WORKERS = {"near": 1, "far": 2}
+ADDRESSES = {"near": "10.79.0.2", "far": "10.79.0.3", "third": "10.79.0.4"}
+WORKERS = {"near": 1, "far": 2, "third": 1}
 #: What the hosts send where a test needs time, in bytes per second
 SLOW_BYTES_PER_S = 4e6
+#: What they send where an exchange is cancelled, in bytes per second: 1 Gb/s
+LINK_BYTES_PER_S = 1.25e8
+#: Within how many seconds a cancelled exchange leaves nothing
+RELEASE_S = 1.0
 
-#: Tests of one host that run on two
+#: Tests of one host that run on three
 EQUAL = (
     "test_merges_are_equal",
     "test_merges_on_several_keys_of_different_types_are_equal",
@@ -103,7 +108,7 @@ def cluster_on(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, l
 
 @pytest.fixture(scope="module")
 def client(hosts: Hosts, start: Start) -> Iterator[Client]:
-    """Connect to a cluster on two hosts."""
+    """Connect to a cluster on three hosts."""
     with cluster_on(hosts, start) as (client, _):
         yield client
 
@@ -147,9 +152,10 @@ def test_each_row_crosses_the_link_once(
     wait(found)
     assert exchanged == [True]
     outputs_at = Counter(host_of(who[0]) for who in client.who_has(found).values())
-    assert outputs_at == {"near": 4, "far": 8}
+    assert outputs_at == {"near": 3, "far": 6, "third": 3}
     # The index, the key and eight columns of the rows that have to cross
-    needed = 50_000 * 10 * 8 * (inputs_at["near"] * 8 / 12 + inputs_at["far"] * 4 / 12)
+    away = sum(count * (12 - outputs_at[host]) / 12 for host, count in inputs_at.items())
+    needed = 50_000 * 10 * 8 * away
     sent = sum(client.run(received_bytes).values()) - already
     assert sent == pytest.approx(needed, rel=0.05)
     crossed = sum(counter(hosts, host, "rx") - before[host] for host in ADDRESSES)
@@ -239,6 +245,31 @@ def test_blocks_in_files_are_equal(parts: Parts, no_memory: None) -> None:
     test_equal.check(parts, shuffled)
 
 
+def test_a_cancelled_exchange_leaves_nothing(client: Client, hosts: Hosts) -> None:
+    inputs = client.persist(collection(16))
+    wait(inputs)
+    for host in ADDRESSES:
+        hosts.slow_down(host, LINK_BYTES_PER_S)
+    try:
+        found = client.persist(kept(inputs.shuffle("key", shuffle_method="p2p")))
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not begun(client):
+            assert time.monotonic() < deadline_s
+        assert any(client.run(live_blocks).values())
+        client.cancel(found)
+        del found
+        began_s = time.monotonic()
+        while client.run_on_scheduler(exchange_tasks) or any(client.run(live_blocks).values()):
+            assert time.monotonic() - began_s < RELEASE_S
+    finally:
+        for host in ADDRESSES:
+            hosts.slow_down(host, 1e9)
+
+
+def exchange_tasks(dask_scheduler: Scheduler) -> list[str]:
+    return [key for key in map(str, dask_scheduler.tasks) if "exchange" in key or "split" in key]
+
+
 def begun(client: Client) -> bool:
     """Tell whether a block has arrived from another host, or from this one."""
     found: bool = client.run_on_scheduler(
@@ -287,4 +318,4 @@ def test_lost_workers_and_a_lost_host_cost_no_row(
         )
         del found
         wait_until_forgotten(client)
-    assert {host_of(address) for address in client.has_what()} == {"near"}
+    assert {host_of(address) for address in client.has_what()} == {"near", "third"}

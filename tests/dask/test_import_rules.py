@@ -103,7 +103,7 @@ OPTIONAL: Final = ("bokeh", "distributed.dashboard", "opentelemetry", "pandas", 
 IN_FUNCTIONS: Final = {("launch.pinning", "backhaul.topology._json")}
 
 #: Modules that import others of this package by a name that they compute, when a process needs them
-BY_NAME: Final = {"__init__", "compat.activation", "compat.patching", "exchange.cluster"}
+BY_NAME: Final = {"__init__", "compat.features", "compat.patching", "exchange.cluster"}
 
 #: Modules that are in a cycle once the imports count that only type checkers follow
 TYPE_CYCLES: Final = {
@@ -198,8 +198,7 @@ def breaks_rule(each: Import) -> bool:
     package, other = package_of(each.module), package_of(each.imported)
     if package is None or package == other:
         return False
-    # Installs features of any package; those that most processes lack by name
-    return each.module != "compat.activation" and other not in ALLOWED[package]
+    return other not in ALLOWED[package]
 
 
 def cycles(edges: dict[str, set[str]]) -> list[set[str]]:

@@ -27,7 +27,8 @@ def examine() -> Iterator[Finding]:
 
 def _accelerations() -> Iterator[Finding]:
     """List what is put in the place of functions of Dask, and what is not, with the reason."""
-    from backhaul.dask.compat.activation import SUPPORTED, missing_features
+    from backhaul.dask.compat.activation import SUPPORTED
+    from backhaul.dask.compat.features import missing_features
     from backhaul.dask.compat.instance_patches import INSTANCE_PATCHES, REQUIREMENTS
     from backhaul.dask.compat.process_patches import PATCHES
     from backhaul.dask.config.settings import is_choice, switched_on

@@ -1,4 +1,4 @@
-"""Installs what `backhaul.dask.compat.process_patches` lists; nothing else changes Dask.
+"""Installs what `process_patches` and `features` list; nothing else changes Dask.
 
 Importing Backhaul changes nothing. Functions that a process shares are replaced
 
@@ -13,20 +13,19 @@ configuration, read at that moment.
 
 from __future__ import annotations
 
-import importlib
 import logging
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import distributed
-from distributed import Client, Nanny, Scheduler, Worker
+from distributed import Client
 from distributed.core import ConnectionPool
 
 from backhaul._locks import RLock
+from backhaul.dask.compat.features import DEVICE_ARRAYS, FEATURES
 from backhaul.dask.compat.installed import INSTALLED
 from backhaul.dask.compat.names import MissingName
-from backhaul.dask.compat.patching import READ_RELEASES, Patch, Refusal, log_refusal
+from backhaul.dask.compat.patching import READ_RELEASES, Patch, Refusal
 from backhaul.dask.compat.process_patches import PATCHES
 from backhaul.dask.config.settings import switched_on
 
@@ -36,7 +35,6 @@ __all__ = [
     "install_for",
     "install_for_connecting_clients",
     "installed",
-    "missing_features",
     "uninstall",
 ]
 
@@ -54,7 +52,7 @@ _refused: set[Patch] = set()
 
 def install(*, only: str | None = None) -> None:
     """Install every patch, or those of one switch, that is on and fits; again costs little."""
-    if only is None and (device_arrays := _DEVICE_ARRAYS.load()) is not None:
+    if only is None and (device_arrays := DEVICE_ARRAYS.load()) is not None:
         device_arrays.register()
     refused: list[tuple[Patch, Refusal]] = []
     with _lock:
@@ -105,7 +103,7 @@ def install_for(server: Any) -> None:
     Other objects, to which a preload or a listener may belong, are left alone. A worker's patches
     are those of the context that starts it.
     """
-    for kind, features in _FEATURES.items():
+    for kind, features in FEATURES.items():
         if isinstance(server, kind):
             for feature in features:
                 feature.install_for(server)
@@ -125,95 +123,6 @@ def install_for_connecting_clients() -> None:
         client = None if pool.server is None else pool.server()
         if isinstance(client, Client) and client._connecting_to_scheduler:
             install_for(client)
-
-
-@dataclass(frozen=True)
-class _Feature:
-    """A part of Backhaul that is installed on one server, by a function of its module."""
-
-    #: Module under `backhaul.dask`, imported when it is installed: a worker does without the
-    #: scheduler's part
-    module: str
-    function: str = "install"
-    #: Key of the configuration that switches it on; None: it has none, or several
-    switch: str | None = None
-
-    def install_for(self, server: Any) -> None:
-        if not self.is_on():
-            return
-        module = self.load()
-        if module is not None:
-            getattr(module, self.function)(server)
-
-    def load(self) -> Any:
-        """Import its module; None if this Dask lacks a name that it needs, which the log says."""
-        refusal = self.refusal()
-        if refusal is None:
-            return importlib.import_module(f"backhaul.dask.{self.module}")
-        if refusal.is_new():
-            log_refusal(logger, "Backhaul does without %s: %s", self.module, refusal)
-        return None
-
-    def is_on(self) -> bool:
-        """Tell whether the configuration switches it on."""
-        return self.switch is None or switched_on(self.switch)
-
-    def refusal(self) -> Refusal | None:
-        """Say which name of Dask its module lacks; None if it can be imported."""
-        try:
-            importlib.import_module(f"backhaul.dask.{self.module}")
-        except MissingName as error:
-            return Refusal(str(error), (error.path,))
-        except AttributeError as error:
-            # An attribute of Dask that is read when the module is imported
-            return Refusal(str(error), (self.module,))
-        return None
-
-
-#: Serializers for arrays on devices, of the whole process
-_DEVICE_ARRAYS: Final = _Feature("serialize.device_arrays")
-
-#: Features of each kind of server, in the order in which they are installed
-_FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
-    Scheduler: (
-        _Feature("worker.event_stream", "install_for_server", switch="hot-path.batching"),
-        # Before the others are among the handlers
-        _Feature("scheduler.core.handler_overrides", "watch", switch="hot-path.scheduler-core"),
-        _Feature("scheduler.run_record"),
-        # Below the in-flight window, which calls it as Dask's own
-        _Feature("scheduler.inline_results", "install_for_scheduler"),
-        _Feature("scheduler.window"),
-        _Feature("scheduler.submissions", "install_for_scheduler"),
-        _Feature("scheduler.fire_and_forget", "install_for_scheduler"),
-        _Feature("observe.account"),
-        _Feature("resource_pools.scheduler_slots"),
-        _Feature("placement.link_placement", switch="placement.enabled"),
-        _Feature("exchange.cluster", "install_for_scheduler", switch="exchange"),
-        _Feature("scheduler.core.live_core", switch="hot-path.scheduler-core"),
-    ),
-    Worker: (
-        _Feature("worker.event_stream", "install_for_server", switch="hot-path.batching"),
-        _Feature("worker.memory"),
-        _Feature("worker.memory_guard", "install_for_worker", switch="memory-guard"),
-        _Feature("observe.heartbeat"),
-        _Feature("resource_pools.worker_state"),
-        _Feature("worker.spill_buffer", "install_for_worker", switch="hot-path.execution"),
-        _Feature("worker.eviction", "install_for_worker"),
-        _Feature("worker.spill_file", "install_for_worker", switch="spill-file"),
-        _Feature("worker.lazy_collections", "install_for_worker", switch="hot-path.worker-threads"),
-        _Feature("worker.inline_results", "install_for_worker"),
-        _Feature("exchange.cluster", "install_for_worker", switch="exchange"),
-    ),
-    Nanny: (_Feature("worker.memory", "install_for_nanny"),),
-    Client: (_Feature("client.methods"),),
-}
-
-
-def missing_features() -> dict[str, str]:
-    """Return the features that this Dask lacks a name for, by their module, with the reason."""
-    features = [_DEVICE_ARRAYS, *chain.from_iterable(_FEATURES.values())]
-    reasons = {each.module: each.refusal() for each in features if each.is_on()}
-    return {module: str(reason) for module, reason in reasons.items() if reason is not None}
 
 
 def uninstall() -> None:

@@ -3,7 +3,7 @@
 The rest of the package imports these names from here and from nowhere else; what it imports from
 ``distributed`` directly is documented. A name is looked up when it is first imported. A release of
 Dask that lacks the name makes that raise `MissingName`, which refuses the feature that needs the
-name and nothing else (`backhaul.dask.compat.activation`). ``names.pyi`` has the table: type
+name and nothing else (`backhaul.dask.compat.features`). ``names.pyi`` has the table: type
 checkers read its imports as they stand, and so does this module.
 
 Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest

@@ -72,11 +72,11 @@ OURS = {
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
     "worker/finished_message.py": {"_described"},
     # A function and plans of this package, tasks, arrays and a frame that it made
-    "exchange/cluster.py": {"by_host", "noted", "tasks"},
+    "exchange/cluster.py": {"by_host", "found.pins", "noted", "tasks"},
     "exchange/block_files.py": {"_files"},
     "exchange/arrays.py": {"graph", "result"},
     "exchange/columns.py": {"_kept_by_arrow", "frame"},
-    "exchange/graphs.py": {"cluster.pins", "graph", "pins"},
+    "exchange/graphs.py": {"graph", "pins"},
     "exchange/hashing.py": {"floats", "integers", "times"},
     "exchange/placing.py": {"by_host", "choices", "found", "threads"},
     "exchange/plans.py": {"vars(plan)"},
@@ -174,7 +174,7 @@ OURS = {
     },
     "scheduler/core/engine_streams.py": {"message"},
     # Slots
-    "resource_pools/worker_state.py": {"ours", "slots"},
+    "resource_pools/worker_state.py": {"ours"},
     "local/sync.py": {"declared", "lease"},
     # A pandas frame
     "observe/transfers.py": {"frame"},

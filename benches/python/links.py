@@ -6,6 +6,7 @@ link, a quarter in each direction; *share* is that direction's bytes over what t
 carried, during the whole job, and while most of these bytes passed. *Bound* is a time that the job
 cannot well go below: that of the same job with both workers on one host, or that of its bytes on
 the link, whichever is longer. Each rate begins with what plain sockets carry in both directions.
+*CPU s* are those of scheduler, client and workers, so without the kernel's for the link.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def main(
     )
     for column in ("job", "Gb/s"):
         table.add_column(column)
-    for column in ("protocol", "s", "range, s", "MB each way", "share", "while busy", "bound, s"):
+    names = ("protocol", "s", "range, s", "CPU s", "MB each way", "share", "while busy", "bound, s")
+    for column in names:
         table.add_column(column, justify="right")
     partitions = 2 * chunks
     rows = max(1, rows_per_worker // chunks)
@@ -112,15 +114,14 @@ def main(
         alone_s = {}
         for name in jobs:
             (runs,) = measured(name, [_ONE_HOST]).values()
-            seconds = [run["seconds"] for run in runs]
-            alone_s[name] = statistics.median(seconds)
-            table.add_row(name, "", _ONE_HOST, *_times(seconds))
+            alone_s[name] = statistics.median(run["seconds"] for run in runs)
+            table.add_row(name, "", _ONE_HOST, *_times(runs))
         for rate in rates:
             bytes_per_s = rate * 1e9 / 8
             for namespace, device in zip(namespaces, devices, strict=True):
                 _limit(namespace, device, bytes_per_s)
             by_sockets = _by_sockets(namespaces) / bytes_per_s
-            table.add_row("", str(rate), "sockets", "", "", "", "", f"{by_sockets:.0%}")
+            table.add_row("", str(rate), "sockets", *[""] * 5, f"{by_sockets:.0%}")
             for name in jobs:
                 for protocol, runs in measured(name, _PROTOCOLS).items():
                     cells = _cells(runs, bytes_per_s, alone_s[name])
@@ -128,8 +129,13 @@ def main(
     console.print(table)
 
 
-def _times(seconds: Sequence[float]) -> tuple[str, str]:
-    return f"{statistics.median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"
+def _times(runs: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
+    seconds = [run["seconds"] for run in runs]
+    return (
+        f"{statistics.median(seconds):.2f}",
+        f"{min(seconds):.2f} to {max(seconds):.2f}",
+        f"{statistics.median(run['cpu_seconds'] for run in runs):.2f}",
+    )
 
 
 def _cells(runs: Sequence[dict[str, Any]], bytes_per_s: float, alone_s: float) -> tuple[str, ...]:
@@ -139,7 +145,7 @@ def _cells(runs: Sequence[dict[str, Any]], bytes_per_s: float, alone_s: float) -
     busy = [nbytes / took_s / bytes_per_s if took_s else 0.0 for nbytes, took_s in moved]
     nbytes = statistics.median(nbytes for nbytes, _ in moved)
     return (
-        *_times([run["seconds"] for run in runs]),
+        *_times(runs),
         f"{nbytes / 1e6:.0f}",
         f"{statistics.median(shares):.0%}",
         f"{statistics.median(busy):.0%}",

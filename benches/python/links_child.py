@@ -1,8 +1,9 @@
 """The cluster of ``links`` over one protocol: runs jobs that standard input asks for.
 
-Runs on the first host. For each line of JSON, one of JSON comes back: seconds of the job, bytes
-that the first host has sent and received meanwhile, and for each direction the seconds in which all
-but the first and the last hundredth of the bytes passed.
+Runs on the first host. For each line of JSON, one of JSON comes back: seconds of the job, CPU
+seconds of this process and the workers, bytes that the first host has sent and received meanwhile,
+and for each direction the seconds in which all but the first and the last hundredth of the bytes
+passed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -22,10 +24,11 @@ from distributed import Client, LocalCluster
 
 import dask
 from backhaul_bench.jobs import make_job
+from backhaul_bench.usage import process_cpu_seconds
 
 __all__: list[str] = []
 
-_PERIOD_S: Final = 0.002
+_PERIOD_S: Final = 0.005
 _COUNTERS: Final = [Path(f"/sys/class/net/eth0/statistics/{way}_bytes") for way in ("tx", "rx")]
 _EDGE: Final = 0.01
 
@@ -92,7 +95,7 @@ def _main() -> None:
             client.wait_for_workers(len(hosts), timeout=120)
             _tell("ready")
             for line in sys.stdin:
-                _tell(_run(client, **json.loads(line)))
+                _tell(_run(client, [worker.pid for worker in workers], **json.loads(line)))
         finally:
             for worker in workers:
                 worker.terminate()
@@ -100,9 +103,9 @@ def _main() -> None:
                 worker.wait(60)
 
 
-def _worker_of(workers: list[str], key: tuple[str, int]) -> str:
+def _worker_of(addresses: list[str], key: tuple[str, int]) -> str:
     """Return the worker that makes an input partition."""
-    return workers[key[-1] % len(workers)]
+    return addresses[key[-1] % len(addresses)]
 
 
 def _tell(found: Any) -> None:
@@ -110,20 +113,26 @@ def _tell(found: Any) -> None:
     sys.stdout.flush()
 
 
-def _run(client: Client, job: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def _run(
+    client: Client, workers: list[int], job: str, parameters: dict[str, Any]
+) -> dict[str, Any]:
     made = make_job(job, **parameters)
     # Each worker has half of the inputs.
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    with warnings.catch_warnings(), dask.annotate(workers=functools.partial(_worker_of, workers)):
+    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    place = functools.partial(_worker_of, addresses)
+    with warnings.catch_warnings(), dask.annotate(workers=place):
         # Dask says wrongly that dataframes ignore annotations.
         warnings.simplefilter("ignore", UserWarning)
         made.prepare(client)
+    pids = [os.getpid(), *workers]
     with _Meter() as meter:
+        cpu_seconds = -sum(map(process_cpu_seconds, pids))
         began = time.perf_counter()
         made.run(client)
         seconds = time.perf_counter() - began
+        cpu_seconds += sum(map(process_cpu_seconds, pids))
     made.check(client)
-    found = {"seconds": seconds, "ways": meter.ways(), "input_bytes": made.input_bytes}
+    found = {"seconds": seconds, "cpu_seconds": cpu_seconds, "ways": meter.ways()}
     del made
     gc.collect()
     return found

@@ -2094,9 +2094,9 @@ class SchedulerStreams:
         The state.
     result_bytes_max : int, default 0
         Longest result that clients are handed, in bytes.
-    window : tuple of five floats, optional
-        How many tasks workers are sent before they need them: seconds, tasks for each thread, share
-        of memory, bytes where memory is not limited, and upstream's ``worker-saturation``.
+    window : WindowPolicy, optional
+        How many tasks workers are sent before they need them. Its limits and what it has learned
+        are taken over.
     fifo_timeout_s : float, default 0
         Graphs of a client that come this close together share a generation, in seconds.
     """
@@ -2106,7 +2106,7 @@ class SchedulerStreams:
         core: SchedulerCore,
         *,
         result_bytes_max: int = 0,
-        window: tuple[float, float, float, float, float] | None = None,
+        window: WindowPolicy | None = None,
         fifo_timeout_s: float = 0.0,
     ) -> SchedulerStreams: ...
     def add(self, kind: str, name: str, endpoint: Endpoint) -> int:
@@ -2161,12 +2161,6 @@ class SchedulerStreams:
 
     def set_span(self, group: str, span: str | None) -> None:
         """Set the span of a group; tasks of no other group are submitted past Python."""
-
-    def expect(self, prefix: str, seconds: float, nbytes: float) -> None:
-        """Tell what has been learned of tasks of a prefix."""
-
-    def confirm(self, group: str, tasks: int) -> None:
-        """Tell how many tasks of a group have finished."""
 
     def set_memory(self, worker: str, bytes: float) -> None:
         """Tell how much memory a worker uses, in bytes."""

@@ -18,7 +18,9 @@ mod worker;
 
 use pyo3::prelude::*;
 
-pub use scheduler::{Core as SchedulerCore, SharedCore, gone_groups, message_of, refusal};
+pub use scheduler::{
+    Core as SchedulerCore, SharedCore, WindowPolicy, gone_groups, message_of, refusal,
+};
 
 /// Adds the classes and functions of this crate to a module
 ///

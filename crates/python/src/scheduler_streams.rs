@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::hot::{Expectation, Frames, HotSettings, PeerId, PeerKind, WindowLimits};
-use backhaul_dask_python::{SchedulerCore, gone_groups, message_of, refusal};
+use backhaul_dask::hot::{Frames, HotSettings, PeerId, PeerKind};
+use backhaul_dask_python::{SchedulerCore, WindowPolicy, gone_groups, message_of, refusal};
 use backhaul_dask_streams::Streams;
 use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
@@ -12,9 +12,6 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use crate::deferred;
 use crate::endpoint::Endpoint;
 use crate::owned::Owned;
-
-/// Seconds, tasks per thread, share of memory, bytes, and upstream's saturation
-type Limits = (f64, f64, f64, f64, f64);
 
 #[doc = stub_doc!("SchedulerStreams")]
 #[pyclass(frozen, module = "backhaul._native")]
@@ -27,25 +24,19 @@ impl SchedulerStreams {
     fn new(
         core: &SchedulerCore,
         result_bytes_max: usize,
-        window: Option<Limits>,
+        window: Option<PyRef<'_, WindowPolicy>>,
         fifo_timeout_s: f64,
     ) -> Self {
         let settings = HotSettings {
             result_bytes_max,
             fifo_timeout_s,
-            window: window.map(
-                |(seconds, tasks_per_thread, memory_share, memory_budget_bytes, saturation)| {
-                    WindowLimits {
-                        seconds,
-                        tasks_per_thread,
-                        memory_share,
-                        memory_budget_bytes,
-                        saturation,
-                    }
-                },
-            ),
+            window: window.as_ref().map(|policy| policy.window().limits()),
         };
-        Self(Owned::new(Streams::begin(core.shared(), settings)))
+        let streams = Streams::begin(core.shared(), settings);
+        if let (Some(policy), Some((window, _))) = (window, streams.core().window()) {
+            window.learn_from(&policy.window());
+        }
+        Self(Owned::new(streams))
     }
 
     #[doc = stub_doc!("SchedulerStreams.add")]
@@ -111,20 +102,6 @@ impl SchedulerStreams {
     #[doc = stub_doc!("SchedulerStreams.set_span")]
     fn set_span(&self, group: &str, span: Option<&str>) {
         self.0.core().set_span(group, span);
-    }
-
-    #[doc = stub_doc!("SchedulerStreams.expect")]
-    fn expect(&self, prefix: &str, seconds: f64, nbytes: f64) {
-        if let Some((window, _)) = self.0.core().window() {
-            window.expect(prefix, Expectation::new(seconds, nbytes));
-        }
-    }
-
-    #[doc = stub_doc!("SchedulerStreams.confirm")]
-    fn confirm(&self, group: &str, tasks: u64) {
-        if let Some((window, _)) = self.0.core().window() {
-            window.confirm(group, tasks);
-        }
     }
 
     #[doc = stub_doc!("SchedulerStreams.set_memory")]

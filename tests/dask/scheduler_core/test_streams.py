@@ -454,7 +454,7 @@ def test_the_window_without_the_engine_is_that_of_the_engine_number_for_number(s
         SimpleNamespace(core=cores[0], scheduler=scheduler),  # type: ignore[arg-type]
         InFlightWindow(scheduler, limits),
     )
-    streams = SchedulerStreams(cores[1], window=window.limits(1.1))
+    streams = SchedulerStreams(cores[1], window=window.upstream.policy)
     for address, ws in scheduler.workers.items():
         streams.set_memory(address, ws.metrics["memory"])
     sent: list[list[Any]] = []

@@ -21,7 +21,8 @@ pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
 pub(crate) use run_record::RunRecord;
 pub(crate) use task_graph::TaskGraph;
-pub(crate) use window::{WindowPolicy, WorkerLoad};
+pub use window::WindowPolicy;
+pub(crate) use window::WorkerLoad;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,7 @@ type Learned = (Vec<(String, f64, f64)>, Vec<(String, u64)>);
 
 #[doc = stub_doc!("WindowPolicy")]
 #[pyclass(frozen, name = "WindowPolicy", module = "backhaul._native")]
-pub(crate) struct WindowPolicy(Mutex<Window>);
+pub struct WindowPolicy(Mutex<Window>);
 
 #[doc = stub_doc!("WorkerLoad")]
 #[pyclass(frozen, name = "WorkerLoad", module = "backhaul._native")]
@@ -50,7 +50,8 @@ impl WorkerLoad {
 }
 
 impl WindowPolicy {
-    fn window(&self) -> MutexGuard<'_, Window> {
+    /// The window, locked: no Python may run until the caller drops it
+    pub fn window(&self) -> MutexGuard<'_, Window> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -149,6 +149,21 @@ impl Window {
         self.confirmed.insert(Arc::from(group), tasks);
     }
 
+    /// Takes over all that another window has learned
+    pub fn learn_from(&mut self, other: &Self) {
+        for (prefix, one) in other.expectations() {
+            self.expect(prefix, Expectation::new(one.seconds, one.nbytes));
+        }
+        for (group, tasks) in other.confirmed() {
+            self.confirm(group, tasks);
+        }
+    }
+
+    /// How far the window of a worker opens
+    pub fn limits(&self) -> WindowLimits {
+        self.limits
+    }
+
     /// Returns the expectations by prefix
     pub fn expectations(&self) -> impl Iterator<Item = (&str, &Expectation)> {
         let all = self.expectations.iter();

@@ -87,23 +87,15 @@ class EngineStreams:
         if not all(map(_is_ours, (*workers.values(), *clients.values()))):
             return False
         window, results = live.window, live.results
-        limits = None
-        if window is not None:
-            limits = window.limits(scheduler.WORKER_SATURATION)
         self._native = SchedulerStreams(
             live.core,
             result_bytes_max=0 if results is None else results.bytes_max,
-            window=limits,
+            window=None if window is None else window.upstream.policy,
             fifo_timeout_s=float(parse_timedelta(FIFO_TIMEOUT)),
         )
         self.is_active = True
         if window is not None:
             self._window = window.upstream
-            expectations, confirmed = self._window.policy.learned()
-            for prefix, seconds, nbytes in expectations:
-                self._native.expect(prefix, seconds, nbytes)
-            for group, tasks in confirmed:
-                self._native.confirm(group, tasks)
             live.fill_by(EngineWindow(live, self._window, self._native))
             for address, ws in scheduler.workers.items():
                 self.note_memory(address, ws.metrics)

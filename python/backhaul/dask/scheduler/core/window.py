@@ -28,17 +28,6 @@ class CoreWindow:
         """The window that fills the workers while Dask has the state."""
         return self._window
 
-    def limits(self, saturation: float) -> tuple[float, float, float, float, float]:
-        """Return the limits of a window, in the order of `SchedulerStreams`."""
-        limits = self._window.limits
-        return (
-            float(limits.seconds),
-            float(limits.tasks_per_thread),
-            float(limits.memory_share),
-            float(limits.memory_budget_bytes),
-            float(saturation),
-        )
-
     def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
         """Update the expectation from a task; tell whether the expectation was wrong."""
         seconds, nbytes = compute_seconds(message), message["nbytes"] or 0

@@ -117,8 +117,6 @@ pub mod fuzzing {
     pub use crate::address::read_address;
     pub use crate::bootstrap::take_offer;
     pub use crate::carrier::{CudaPackets, LeasePackets};
-    pub use crate::tls::{
-        TlsBeliefs, TlsSession, tls_buffers_helped, tls_with_buffers, tls_with_short_keys,
-    };
+    pub use crate::tls::{TlsBeliefs, TlsSession, tls_buffers_helped, tls_with_short_keys};
     pub use crate::ucx::UcxMessages;
 }

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use backhaul::fuzzing::{tls_with_buffers, tls_with_short_keys};
+use backhaul::fuzzing::tls_with_short_keys;
 use backhaul::{
     CloseReason, Config, ConfigError, ConnectError, Context, Endpoint, HandshakeError, LaneKind,
     ListenError, Pem, Tag, TagMask, Tls, TlsError, TlsFailure, TlsOptions, TlsVersion, Trust,
@@ -486,58 +486,11 @@ fn plain_bytes_behind_the_handshake_end_the_connection() {
 }
 
 #[test]
-fn sessions_with_and_without_buffers_of_rustls_meet_each_other() {
-    let _watchdog = Watchdog::start("records_with_buffers");
-    let authority = Authority::new("authority");
-    let mut options = authority.options(&authority.sign());
-    for version in [TlsVersion::V1_3, TlsVersion::V1_2] {
-        options.max_version = version;
-        let plain = Tls::new(&options).unwrap();
-        let buffered = tls_with_buffers(&plain);
-        for (near, far) in [
-            (&plain, &buffered),
-            (&buffered, &plain),
-            (&buffered, &buffered),
-        ] {
-            let (near, far) = (encrypted(near), encrypted(far));
-            let (near_end, far_end) = meet(&near, &far).unwrap();
-            let long: Vec<u8> = (0..3_000_001).map(|at| (at % 251) as u8).collect();
-            for (from, to) in [(&near_end, &far_end), (&far_end, &near_end)] {
-                exchange(from, to);
-                let posted = to.recv_message(Tag(1), TagMask::FULL);
-                from.send(Tag(1), long.clone()).done().unwrap();
-                assert!(posted.done().unwrap().segments[0][..] == long);
-            }
-            near_end.close().done().unwrap();
-            assert_matches!(
-                far_end.watch_close().done().unwrap(),
-                CloseReason::Peer { .. }
-            );
-        }
-    }
-    // A certificate that is refused is reported with the reason, as without buffers.
-    let stranger = Authority::new("stranger");
-    let own = stranger.options(&stranger.sign());
-    let (near, far) = (
-        encrypted(&tls_with_buffers(&Tls::new(&own).unwrap())),
-        encrypted(&tls_with_buffers(&Tls::new(&options).unwrap())),
-    );
-    let error = meet(&near, &far).unwrap_err();
-    assert!(error.to_string().contains("certificate"), "{error}");
-}
-
-#[test]
 fn a_connection_goes_on_when_its_keys_are_used_up() {
     let _watchdog = Watchdog::start("keys_are_used_up");
-    for has_buffers in [false, true] {
-        use_keys_up(has_buffers);
-    }
-}
-
-fn use_keys_up(has_buffers: bool) {
     let authority = Authority::new("authority");
     let mut options = authority.options(&authority.sign());
-    let sides = with_short_keys(&options, has_buffers);
+    let sides = with_short_keys(&options);
     let (near, far) = meet(&sides[0], &sides[1]).unwrap();
     // Six times as many records as a key is good for, both ways at once, then one way and the other.
     let long: Vec<u8> = (0..600 * (16 << 10)).map(|at| (at % 251) as u8).collect();
@@ -562,7 +515,7 @@ fn use_keys_up(has_buffers: bool) {
 
     // Keys of TLS 1.2 cannot be renewed, so it ends, before they are worn out.
     options.max_version = TlsVersion::V1_2;
-    let sides = with_short_keys(&options, has_buffers);
+    let sides = with_short_keys(&options);
     let (near, far) = meet(&sides[0], &sides[1]).unwrap();
     exchange(&near, &far);
     let posted = far.recv_message(Tag(1), TagMask::FULL);
@@ -572,15 +525,8 @@ fn use_keys_up(has_buffers: bool) {
 }
 
 /// Two sides whose keys are good for a hundred records
-fn with_short_keys(options: &TlsOptions, has_buffers: bool) -> [Context; 2] {
-    [(); 2].map(|()| {
-        let tls = tls_with_short_keys(options, 100).unwrap();
-        encrypted(&if has_buffers {
-            tls_with_buffers(&tls)
-        } else {
-            tls
-        })
-    })
+fn with_short_keys(options: &TlsOptions) -> [Context; 2] {
+    [(); 2].map(|()| encrypted(&tls_with_short_keys(options, 100).unwrap()))
 }
 
 fn context(lanes: &[LaneKind], tls: Option<&Tls>) -> Context {

@@ -1,13 +1,15 @@
 //! Records by the connections of `rustls` that have buffers, which each record is copied through.
 
-use std::io::{self, BufRead, IoSlice, Write};
+use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::ops::DerefMut;
 
 use rustls::{CommonState, ConnectionCommon, SideData};
 
 use super::TlsFailure;
-use super::buffer::Buffer;
-use super::records::{Records, Step, Writing, keys_are_used_up, record_bytes};
+use super::buffer::{Buffer, copies_slowly, copy};
+use super::records::{
+    HEADER_BYTES, RECORD_BYTES, Records, Step, Writing, keys_are_used_up, record_bytes,
+};
 
 /// A connection with buffers, client or server
 pub(super) struct Buffered<C> {
@@ -16,6 +18,10 @@ pub(super) struct Buffered<C> {
     is_ended: bool,
     /// A step has failed, and the next one gives the alert alone
     is_failed: bool,
+    /// How many bytes `rustls` has of the record at the beginning of what has come
+    taken_ahead: usize,
+    /// Memory to which `rustls` would copy records slowly
+    spacers: Vec<Vec<u8>>,
 }
 
 impl<C, S: SideData + 'static> Buffered<C>
@@ -29,23 +35,42 @@ where
             connection,
             is_ended: false,
             is_failed: false,
+            taken_ahead: 0,
+            spacers: Vec::new(),
         }
     }
 
-    /// Hands one record to `rustls`, and what it has decrypted to `sink`
-    fn take(&mut self, mut record: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsFailure> {
-        while !record.is_empty() {
-            if self.connection.read_tls(&mut record).map_err(broken)? == 0 {
-                break;
-            }
-        }
+    /// Hands over the record at the beginning of `incoming`, and what it decrypts to, to `sink`
+    fn take(
+        &mut self,
+        incoming: &Buffer,
+        record_bytes: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TlsFailure> {
+        // While it has a byte of the next record, `rustls` keeps its buffer; else it makes another.
+        let ahead = usize::from(!self.connection.is_handshaking());
+        let bytes = incoming.filled_ref();
+        let end = bytes.len().min(record_bytes + ahead);
+        let mut reading = Reading {
+            bytes: &bytes[..end],
+            taken: self.taken_ahead,
+            start: 0,
+        };
+        while reading.taken < end && self.connection.read_tls(&mut reading).map_err(broken)? > 0 {}
+        self.taken_ahead = reading.taken.saturating_sub(record_bytes);
         let processed = self.connection.process_new_packets();
         // Bytes that came before a failure are good.
         let mut reader = self.connection.reader();
-        while let Ok(bytes @ [_, ..]) = reader.fill_buf() {
-            sink(bytes);
-            let taken = bytes.len();
-            reader.consume(taken);
+        while let Ok(plain @ [_, ..]) = reader.fill_buf() {
+            sink(plain);
+            let (address, length) = (plain.as_ptr().addr(), plain.len());
+            reader.consume(length);
+            if copies_slowly(reading.start + HEADER_BYTES, address, length) {
+                // Where `rustls` has copied it to is free now, and the next record would lie there.
+                // `malloc`'s next place for 16 KiB is 16 bytes further in its page: four are enough.
+                self.spacers.truncate(SPACERS_MAX - 1);
+                self.spacers.push(Vec::with_capacity(length));
+            }
         }
         self.is_ended |= processed?.peer_has_closed();
         Ok(())
@@ -83,7 +108,7 @@ where
             return Ok(Step::Ended);
         }
         if let Some(bytes) = record_bytes(incoming) {
-            let taken = self.take(&incoming.filled_ref()[..bytes], sink);
+            let taken = self.take(incoming, bytes, sink);
             incoming.drop_front(bytes);
             self.is_failed = taken.is_err();
             return taken.map(|()| Step::Taken);
@@ -93,18 +118,21 @@ where
         }
         if let Some(writing) = writing {
             writing.encrypt(outgoing, &mut |bytes, outgoing| {
-                self.connection.writer().write_all(bytes).map_err(broken)?;
-                // Without keys `rustls` drops the bytes, and reports nothing.
-                match self.transmit(outgoing)? > bytes.len() {
-                    true => Ok(()),
-                    false => Err(keys_are_used_up()),
+                // One at a time: its memory is used again while it is in the cache.
+                for record in bytes.chunks(RECORD_BYTES) {
+                    self.connection.writer().write_all(record).map_err(broken)?;
+                    // Without keys `rustls` drops the bytes, and reports nothing.
+                    if self.transmit(outgoing)? <= record.len() {
+                        return Err(keys_are_used_up());
+                    }
                 }
+                Ok(())
             })?;
         }
         Ok(Step::Ready)
     }
 
-    fn queue_end(&mut self, _: &mut Buffer, outgoing: &mut Buffer) {
+    fn queue_end(&mut self, outgoing: &mut Buffer) {
         self.connection.send_close_notify();
         // An error means that there is no room, and then the peer learns it by the socket.
         let _ = self.transmit(outgoing);
@@ -121,6 +149,26 @@ fn broken(error: io::Error) -> TlsFailure {
     }
 }
 
+/// Bytes that `rustls` reads
+struct Reading<'a> {
+    bytes: &'a [u8],
+    /// How many of them it has
+    taken: usize,
+    /// Address of the first one where it keeps them
+    start: usize,
+}
+
+impl Read for Reading<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let rest = &self.bytes[self.taken..];
+        let fits = rest.len().min(room.len());
+        copy(&rest[..fits], &mut room[..fits]);
+        self.start = room.as_ptr().addr().wrapping_sub(self.taken);
+        self.taken += fits;
+        Ok(fits)
+    }
+}
+
 /// The room of a buffer, which is filled
 struct Room<'a>(&'a mut Buffer);
 
@@ -131,7 +179,7 @@ impl Write for Room<'_> {
         }
         let room = self.0.room();
         let fits = bytes.len().min(room.len());
-        room[..fits].copy_from_slice(&bytes[..fits]);
+        copy(&bytes[..fits], &mut room[..fits]);
         self.0.fill(fits);
         Ok(fits)
     }
@@ -152,3 +200,6 @@ impl Write for Room<'_> {
         Ok(())
     }
 }
+
+/// Most blocks of memory that a connection withholds from `rustls`
+const SPACERS_MAX: usize = 4;

@@ -60,18 +60,6 @@ pub fn tls_with_short_keys(options: &TlsOptions, records_max: u64) -> Result<Tls
     Tls::with_provider(options, provider)
 }
 
-/// The same settings, for sessions whose records pass through buffers of `rustls`
-///
-/// The sessions of users do without them, which is about 3 % faster; a `rustls` without the
-/// unbuffered connections makes these the only ones.
-#[must_use]
-pub fn tls_with_buffers(tls: &Tls) -> Tls {
-    Tls {
-        has_buffers: true,
-        ..tls.clone()
-    }
-}
-
 impl TlsSession {
     /// The side that connects
     ///

@@ -17,7 +17,6 @@ mod records;
 mod session;
 mod sharing;
 mod trust;
-mod unbuffered;
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +31,7 @@ use self::certificate::Certificate;
 use self::trust::Trust;
 
 pub use self::error::{TlsError, TlsFailure};
-pub use self::fuzzing::{TlsBeliefs, TlsSession, tls_with_buffers, tls_with_short_keys};
+pub use self::fuzzing::{TlsBeliefs, TlsSession, tls_with_short_keys};
 pub use self::helpers::tls_buffers_helped;
 pub use self::pem::Pem;
 pub(crate) use self::session::{Arrived, Session};
@@ -75,8 +74,6 @@ pub enum TlsVersion {
 pub struct Tls {
     client: Arc<ClientConfig>,
     server: Option<Arc<ServerConfig>>,
-    /// Records pass through buffers of `rustls`
-    has_buffers: bool,
 }
 
 /// Facts about the encryption of a connection
@@ -174,7 +171,6 @@ impl Tls {
         Ok(Self {
             client: Arc::new(client),
             server,
-            has_buffers: false,
         })
     }
 

@@ -1,8 +1,4 @@
-//! The records of a session, behind one trait: its two implementations are those of `rustls`.
-//!
-//! [`Unbuffered`](super::unbuffered::Unbuffered) encrypts into our buffers and is what sessions use;
-//! [`Buffered`](super::buffered::Buffered) uses the connections that copy, for a `rustls` without
-//! the unbuffered ones. A session knows the trait alone.
+//! The records of a session, behind one trait, which is all that a session knows of `rustls`.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -56,7 +52,7 @@ pub(super) trait Records: Send {
     ) -> Result<Step, TlsFailure>;
 
     /// Puts the end of this side's data behind the rest
-    fn queue_end(&mut self, incoming: &mut Buffer, outgoing: &mut Buffer);
+    fn queue_end(&mut self, outgoing: &mut Buffer);
 
     /// Returns the facts about the connection
     fn state(&self) -> &CommonState;
@@ -146,10 +142,10 @@ thread_local! {
 }
 
 /// Bytes of a full record before it is encrypted (RFC 8446, section 5.1)
-const RECORD_BYTES: usize = 16 << 10;
+pub(super) const RECORD_BYTES: usize = 16 << 10;
 
 /// Type, version and length in front of a record
-const HEADER_BYTES: usize = 5;
+pub(super) const HEADER_BYTES: usize = 5;
 
 /// Bytes that encryption adds to a record, at most: header, nonce, type and tag take 29
 const RECORD_EXTRA_BYTES: usize = 64;

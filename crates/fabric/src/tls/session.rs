@@ -8,17 +8,16 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
-use rustls::client::{ClientConnection, UnbufferedClientConnection};
+use rustls::ProtocolVersion;
+use rustls::client::ClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::server::{ServerConnection, UnbufferedServerConnection};
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::server::ServerConnection;
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, copy};
 use super::buffered::Buffered;
 use super::outlet::write_all;
 use super::records::{Records, Step, Writing, record_bytes};
 use super::sharing::Sharing;
-use super::unbuffered::Unbuffered;
 use super::{Tls, TlsError, TlsFailure, TlsHelpers, TlsInfo, TlsVersion, ciphers};
 
 /// One end of an encrypted connection
@@ -67,12 +66,8 @@ impl Session {
     pub(crate) fn connect(tls: &Tls, peer: IpAddr) -> Result<Self, TlsFailure> {
         let name = ServerName::IpAddress(peer.into());
         let config = Arc::clone(&tls.client);
-        let records: Box<dyn Records> = if tls.has_buffers {
-            Box::new(Buffered::new(ClientConnection::new(config, name)?))
-        } else {
-            Box::new(Unbuffered(UnbufferedClientConnection::new(config, name)?))
-        };
-        Ok(Self::new(records, true))
+        let records = Buffered::new(ClientConnection::new(config, name)?);
+        Ok(Self::new(Box::new(records), true))
     }
 
     /// The side that is called
@@ -83,19 +78,8 @@ impl Session {
     pub(crate) fn accept(tls: &Tls) -> io::Result<Self> {
         let server = tls.server.as_ref().ok_or(TlsError::NoCertificate);
         let server = Arc::clone(server.map_err(io::Error::other)?);
-        let records = Self::server_records(server, tls.has_buffers).map_err(TlsFailure::from)?;
-        Ok(Self::new(records, false))
-    }
-
-    fn server_records(
-        config: Arc<ServerConfig>,
-        has_buffers: bool,
-    ) -> Result<Box<dyn Records>, rustls::Error> {
-        Ok(if has_buffers {
-            Box::new(Buffered::new(ServerConnection::new(config)?))
-        } else {
-            Box::new(Unbuffered(UnbufferedServerConnection::new(config)?))
-        })
+        let connection = ServerConnection::new(server).map_err(TlsFailure::from)?;
+        Ok(Self::new(Box::new(Buffered::new(connection)), false))
     }
 
     fn new(records: Box<dyn Records>, is_client: bool) -> Self {
@@ -324,8 +308,7 @@ impl Session {
             return;
         }
         if self.flush(socket).is_ok_and(|is_flushed| is_flushed) {
-            self.records
-                .queue_end(&mut self.incoming, &mut self.outgoing);
+            self.records.queue_end(&mut self.outgoing);
             // An error means that the peer is gone.
             let _ = self.flush(socket);
         }
@@ -501,7 +484,7 @@ impl<'a, 'b> Targets<'a, 'b> {
         while let Some(buffer) = self.buffers.get_mut(self.at.0) {
             let room = &mut buffer[self.at.1..];
             let fits = room.len().min(bytes.len());
-            room[..fits].copy_from_slice(&bytes[..fits]);
+            copy(&bytes[..fits], &mut room[..fits]);
             bytes = &bytes[fits..];
             self.filled += fits;
             self.at.1 += fits;

@@ -43,7 +43,8 @@ def test_the_doctor_tells_versions_protocols_and_lanes_of_a_cluster(planned: Loc
     assert f"{address}: works, 2 workers, 2 threads" in text
     assert f"backhaul: works, {backhaul.__version__} in 4 processes" in text
     assert "workers speak: works, backhaul:// 2" in text
-    assert "lane shm: works, 2 ways between workers: " in text
+    assert "connections: works, not encrypted; any process here may connect" in text
+    assert "lane shm: works, 2 connections between workers: " in text
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "backhaul"])

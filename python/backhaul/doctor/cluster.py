@@ -7,6 +7,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from backhaul.doctor.findings import Finding, State
 
@@ -47,6 +48,8 @@ def examine(address: str) -> Iterator[Finding]:
         versions: Any = client.get_versions(packages=["backhaul"])
         yield from _versions(versions)
         yield _protocols(workers)
+        connection: Any = client.scheduler_comm
+        yield _protection(connection.comm)
         yield from _lanes(client, list(workers)[:_WORKERS_MAX], len(workers))
 
 
@@ -124,6 +127,20 @@ def _protocols(workers: Mapping[str, Any]) -> Finding:
     return Finding(_TOPIC, "workers speak", State.LIMITED, said, advice)
 
 
+def _protection(comm: Any) -> Finding:
+    """Tell whom the scheduler trusts, and whether the connection to it is encrypted."""
+    cipher = comm.extra_info.get("cipher")
+    said = f"{cipher[1]}, {cipher[0]}" if cipher else "not encrypted"
+    trust = getattr(comm, "info", {}).get("trust", "certificate" if cipher else "anyone")
+    if trust != "anyone":
+        return Finding(_TOPIC, "connections", State.WORKS, f"{said}; peers need a {trust}")
+    host = urlsplit(comm.peer_address).hostname or ""
+    if host == "::1" or host.startswith("127."):
+        return Finding(_TOPIC, "connections", State.WORKS, f"{said}; any process here may connect")
+    advice = "docs/security.md has secrets and certificates"
+    return Finding(_TOPIC, "connections", State.LIMITED, f"{said}; anyone may connect", advice)
+
+
 def _lanes(client: Any, asked: list[str], count: int) -> Iterator[Finding]:
     """Ask the workers that speak Backhaul for their lanes to each other."""
     asked = [address for address in asked if address.startswith("backhaul")]
@@ -135,7 +152,7 @@ def _lanes(client: Any, asked: list[str], count: int) -> Iterator[Finding]:
     pairs = [reason for of_one in found.values() for reason in of_one.values()]
     among = "" if len(asked) == count else f", among {len(asked)} of {count} workers"
     for (lane, reason), number in Counter(pairs).most_common():
-        noun = "way" if number == 1 else "ways"
+        noun = "connection" if number == 1 else "connections"
         yield Finding(
             _TOPIC, f"lane {lane}", State.WORKS, f"{number} {noun} between workers{among}: {reason}"
         )

@@ -99,13 +99,35 @@ impl Selection {
             match offered {
                 Ok(reason) => {
                     passed_over.insert(0, reason);
+                    passed_over.extend(self.not_offered_here(local, peer, lane));
                     return (lane, passed_over.join("; "));
                 }
                 Err(why_not) => passed_over.push(format!("{lane}: {why_not}")),
             }
         }
         // The socket on which the peers have met.
-        (self.socket_lane(), passed_over.join("; "))
+        let lane = self.socket_lane();
+        passed_over.extend(self.not_offered_here(local, peer, lane));
+        (lane, passed_over.join("; "))
+    }
+
+    /// Names the faster lanes that the peer offers and this side does not
+    fn not_offered_here<'a>(
+        &self,
+        local: &'a Hello,
+        peer: &'a Hello,
+        chosen: LaneKind,
+    ) -> impl Iterator<Item = String> + use<'a> {
+        let faster: &[LaneKind] = match (chosen, self.is_encrypted) {
+            (LaneKind::Tcp, _) => &[LaneKind::Inproc, LaneKind::Shm, LaneKind::Ucx],
+            (LaneKind::Tls, _) | (LaneKind::Ucx, false) => &[LaneKind::Inproc, LaneKind::Shm],
+            (LaneKind::Shm, _) => &[LaneKind::Inproc],
+            _ => &[],
+        };
+        let of_peer = peer.lanes.iter().filter(|lane| faster.contains(lane));
+        of_peer
+            .filter(|lane| !local.lanes.contains(lane))
+            .map(|lane| format!("{lane}: not offered by this side"))
     }
 
     /// The lane over the first socket

@@ -16,6 +16,8 @@ pub(super) struct Buffered<C> {
     connection: C,
     /// The peer has said that nothing more comes
     is_ended: bool,
+    /// A step has reported that; the next ones write
+    is_end_told: bool,
     /// A step has failed, and the next one gives the alert alone
     is_failed: bool,
     /// How many bytes `rustls` has of the record at the beginning of what has come
@@ -34,6 +36,7 @@ where
         Self {
             connection,
             is_ended: false,
+            is_end_told: false,
             is_failed: false,
             taken_ahead: 0,
             spacers: Vec::new(),
@@ -104,10 +107,11 @@ where
         if self.transmit(outgoing)? > 0 {
             return Ok(Step::Taken);
         }
-        if self.is_failed || self.is_ended {
+        if self.is_failed || (self.is_ended && !self.is_end_told) {
+            self.is_end_told = true;
             return Ok(Step::Ended);
         }
-        if let Some(bytes) = record_bytes(incoming) {
+        if let Some(bytes) = record_bytes(incoming).filter(|_| !self.is_ended) {
             let taken = self.take(incoming, bytes, sink);
             incoming.drop_front(bytes);
             self.is_failed = taken.is_err();

@@ -25,6 +25,8 @@ _ANSWER_S = 10.0
 #: How long one attempt to reach it takes at most, and the pause behind one that failed, in seconds
 _ATTEMPT_S = 4.0
 _PAUSE_S = 1.0
+#: An attempt that may take this long finds the reason, in seconds
+_TELLING_S = 1.0
 #: When to say first that it is not reached yet, and how often from then on, in seconds
 _SAY_FIRST_S = 3.0
 _SAY_EACH_S = 10.0
@@ -101,8 +103,9 @@ async def _reach(
         try:
             workers = await _workers_of(address, security, attempt_s)
         except (OSError, TimeoutError) as error:
-            # The last attempt may be too short for an answer.
-            reason = root_cause(error) or reason or f"no answer within {attempt_s:.1f} s"
+            # The last attempt may be too short for an answer, and for the reason.
+            if not reason or attempt_s >= _TELLING_S:
+                reason = root_cause(error) or reason or f"no answer within {attempt_s:.1f} s"
         except NOT_DASK:
             reason = NOT_DASK_TEXT
         else:

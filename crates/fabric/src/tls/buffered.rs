@@ -16,8 +16,6 @@ pub(super) struct Buffered<C> {
     connection: C,
     /// The peer has said that nothing more comes
     is_ended: bool,
-    /// A step has reported that; the next ones write
-    is_end_told: bool,
     /// A step has failed, and the next one gives the alert alone
     is_failed: bool,
     /// How many bytes `rustls` has of the record at the beginning of what has come
@@ -36,7 +34,6 @@ where
         Self {
             connection,
             is_ended: false,
-            is_end_told: false,
             is_failed: false,
             taken_ahead: 0,
             spacers: Vec::new(),
@@ -107,15 +104,17 @@ where
         if self.transmit(outgoing)? > 0 {
             return Ok(Step::Taken);
         }
-        if self.is_failed || (self.is_ended && !self.is_end_told) {
-            self.is_end_told = true;
+        if self.is_failed {
             return Ok(Step::Ended);
         }
         if let Some(bytes) = record_bytes(incoming).filter(|_| !self.is_ended) {
             let taken = self.take(incoming, bytes, sink);
             incoming.drop_front(bytes);
             self.is_failed = taken.is_err();
-            return taken.map(|()| Step::Taken);
+            return taken.map(|()| match self.is_ended {
+                true => Step::Ended,
+                false => Step::Taken,
+            });
         }
         if self.connection.is_handshaking() {
             return Ok(Step::Starved);

@@ -88,14 +88,11 @@ async def _identify(address: str) -> None:
     from distributed import rpc
     from distributed.security import Security
 
-    from backhaul.dask.compat.names import get_backend
+    from backhaul.dask.launch.scheduler_probe import connect_once
 
-    scheme, _, location = address.partition("://")
     arguments = Security().get_connection_args("client")
     async with asyncio.timeout(TIMEOUT_S):
-        # A single attempt: `rpc` repeats one that is refused until the time limit.
-        comm = await get_backend(scheme).get_connector().connect(location, **arguments)
-        comm.abort()
+        await connect_once(address, arguments)
         async with rpc(address, connection_args=arguments) as scheduler:
             await scheduler.identity()
 

@@ -11,11 +11,12 @@ from distributed import rpc
 from distributed.security import Security
 
 from backhaul.dask.compat.cli_names import wait_for_signals
+from backhaul.dask.compat.names import get_backend
 from backhaul.dask.config.secret import is_configured
 from backhaul.dask.launch.announce import preferred_address
 from backhaul.errors import ConfigError, ConnectFailed
 
-__all__ = ["NOT_DASK", "NOT_DASK_TEXT", "reach_scheduler", "root_cause"]
+__all__ = ["NOT_DASK", "NOT_DASK_TEXT", "connect_once", "reach_scheduler", "root_cause"]
 
 #: Errors of a handshake with a server of another kind: Dask takes its first bytes for a size
 NOT_DASK: Final = (MemoryError, LookupError, TypeError, AttributeError)
@@ -130,11 +131,22 @@ def _hint(address: str) -> str:
     return "; a scheduler with a secret listens on backhaul:// (port 8785), and not on tcp://"
 
 
+async def connect_once(address: str, arguments: dict[str, Any]) -> None:
+    """Connect to an address and hang up, to learn why that fails.
+
+    `rpc` repeats a refused connection until its limit. A last attempt that has no time left then
+    takes the place of the reason.
+    """
+    scheme, _, location = address.partition("://")
+    comm = await get_backend(scheme).get_connector().connect(location, **arguments)
+    comm.abort()
+
+
 async def _workers_of(address: str, security: Security, timeout_s: float) -> dict[str, Any]:
     arguments = security.get_connection_args("worker")
-    # Dask repeats a refused connection until its limit, and then has the reason.
     connect_s = 0.8 * timeout_s
     async with asyncio.timeout(timeout_s):
+        await connect_once(address, arguments)
         async with rpc(address, connection_args=arguments, timeout=connect_s) as scheduler:
             workers: dict[str, Any] = (await scheduler.identity())["workers"]
     return workers

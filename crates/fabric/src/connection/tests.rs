@@ -114,6 +114,9 @@ fn a_receive_given_up_in_the_inbox_leaves_its_message_to_the_next_there() {
     }
 }
 
+/// Attempts until a test gives up: each takes some 20 ms, and a machine may be busy for seconds
+const ATTEMPTS: usize = 200;
+
 /// Has a message come that is noticed by an inspection alone, returning the receiver's statistics
 ///
 /// `None` where the engine was still at its first visit, as on a busy machine it may be.
@@ -145,7 +148,7 @@ fn the_engine_finds_what_nobody_was_woken_for() {
             conn.progress(Work::MASK);
             conn.interest.set(Some(false), None);
         };
-        let statistics = (0..20).find_map(|_| overlook(lane, &mask));
+        let statistics = (0..ATTEMPTS).find_map(|_| overlook(lane, &mask));
         assert_eq!(statistics.expect("it is found").overlooked, 1, "{lane:?}");
     }
 }
@@ -154,7 +157,7 @@ fn the_engine_finds_what_nobody_was_woken_for() {
 fn the_engine_does_the_work_of_an_event_loop_that_is_kept_from_it() {
     let watch = LoopWatch::new().unwrap();
     let join = |conn: &Arc<Conn>| Arc::clone(conn).join_loop(&watch);
-    let statistics = (0..20).find_map(|_| overlook(LaneKind::Shm, &join));
+    let statistics = (0..ATTEMPTS).find_map(|_| overlook(LaneKind::Shm, &join));
     assert_eq!(statistics.expect("it is found").overlooked, 0);
 }
 

@@ -125,7 +125,7 @@ def _protocols(workers: Mapping[str, Any]) -> Finding:
 
 
 def _protection(comm: Any) -> Finding:
-    """Tell whom the scheduler trusts, and whether the connection to it is encrypted."""
+    """Tell who may connect to the scheduler, and whether the connection to it is encrypted."""
     cipher = comm.extra_info.get("cipher")
     said = f"{cipher[1]}, {cipher[0]}" if cipher else "not encrypted"
     trust = getattr(comm, "info", {}).get("trust", "certificate" if cipher else "anyone")

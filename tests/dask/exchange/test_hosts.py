@@ -47,7 +47,7 @@ ADDRESSES = {"near": "10.79.0.2", "far": "10.79.0.3", "third": "10.79.0.4"}
 WORKERS = {"near": 1, "far": 2, "third": 1}
 #: What the hosts send where a test needs time, in bytes per second
 SLOW_BYTES_PER_S = 4e6
-#: What they send where an exchange is cancelled, in bytes per second: 1 Gb/s
+#: Rate of the hosts where an exchange is cancelled, in bytes per second: 1 Gb/s
 LINK_BYTES_PER_S = 1.25e8
 #: Within how many seconds a cancelled exchange leaves nothing
 RELEASE_S = 1.0

@@ -118,7 +118,7 @@ impl<P: PartialOrd> Admission<P> {
         Ok(signature)
     }
 
-    /// What a request asks for
+    /// Returns the units and threads of a request
     pub fn asked(&self, request: Signature) -> Option<&Asked> {
         self.asked.get(&request)
     }

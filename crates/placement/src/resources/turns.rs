@@ -22,7 +22,7 @@ pub struct Turns<K, P> {
 /// One request that waits
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waits<K, P> {
-    /// What is asked for
+    /// Request of its tasks
     pub request: K,
     /// Where its first task stands among all tasks
     pub stands: P,

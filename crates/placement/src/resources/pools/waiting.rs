@@ -5,7 +5,7 @@ use super::super::quantity::Quantity;
 use super::super::request::Request;
 use super::Pools;
 
-/// What waiting tasks of one kind ask for: units of the pools, and threads of their worker
+/// Demand of waiting tasks of one kind: units of the pools, and threads of their worker
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
     /// Units of the pools

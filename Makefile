@@ -299,7 +299,7 @@ test-all: test test-releases ## `make test`, then all of tests/dask on the newes
 
 # What fails most often, and what takes least; two at a time
 QUICK_PYTEST = $(BIN)/python -m pytest -q -m "not slow" -o cache_dir=$(VENV)/.pytest_cache_$@
-QUICK_TESTS = tests/native tests/test_parts.py tests/dask/test_codec.py tests/dask/test_comm.py \
+QUICK_TESTS = tests/native tests/dask/test_codec.py tests/dask/test_comm.py \
   tests/dask/test_import_rules.py tests/dask/test_patched_names.py tests/dask/test_private_names.py
 
 .PHONY: quick

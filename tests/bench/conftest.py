@@ -19,7 +19,7 @@ def run_json() -> RunJson:
 
     def run(*arguments: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "backhaul.cli", *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer

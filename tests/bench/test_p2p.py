@@ -99,7 +99,7 @@ def test_memory_of_gpus_is_measured_beside_copies_in_one_process(
         *("--rounds", "1", "--budget", "0.02"),
     ]
     environment = {**gpu_environment, "FAKE_CUDA_DEVICES": "2"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["options"]["memory"] == "cuda"
@@ -123,7 +123,7 @@ def test_what_no_gpu_can_do_is_refused(
     gpu_environment: dict[str, str], arguments: tuple[str, ...], said: str
 ) -> None:
     command = [sys.executable, "-m", "backhaul.cli", "bench", "p2p", "--memory", "cuda", *arguments]
-    done = subprocess.run(command, env=gpu_environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=gpu_environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
 
@@ -131,6 +131,6 @@ def test_what_no_gpu_can_do_is_refused(
 def test_without_a_gpu_it_is_said_what_is_missing() -> None:
     command = [sys.executable, "-m", "backhaul.cli", "bench", "p2p", "--memory", "cuda"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "libcuda" in done.stderr or "no device" in done.stderr

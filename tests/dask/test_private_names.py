@@ -32,6 +32,7 @@ def test_a_release_that_is_too_old_is_refused_with_the_supported_range() -> None
         oldest_release.check(version)
 
 
+@pytest.mark.slow
 def test_a_missing_name_costs_the_feature_that_needs_it_and_nothing_else() -> None:
     """Of all names, as `make test-all` tries them, some that different features need."""
     features = ["BatchedSend", "HeapSet", "LLGExpr", "SpanMetadata", "SpillBuffer"]

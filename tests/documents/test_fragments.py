@@ -200,6 +200,7 @@ def typed(block: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fragment", FRAGMENTS, ids=lambda each: f"{each.page} {each.marks[0][:20]}"
 )

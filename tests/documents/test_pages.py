@@ -42,6 +42,7 @@ def program_of(page: str) -> str:
     return "\n".join(blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")

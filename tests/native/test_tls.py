@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(command: str, folder: Path) -> None:
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=300)
 
 
 def _tls(files: Path, name: str = "peer", ca: str = "ca") -> Tls:

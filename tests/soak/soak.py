@@ -170,7 +170,7 @@ class Killer:
 def transpose_sum(client: Client, seed: int) -> bool:
     """Add an array to its transpose: every chunk off the diagonal is moved or lent."""
     x = da.random.default_rng(seed).random((3000, 3000), chunks=(1000, 1000)).persist()
-    wait(x, timeout=120)
+    wait(x, timeout=300)
     total, doubled = dask.compute(x.sum(), (x + x.T).sum())
     return bool(np.isclose(doubled, 2 * total, rtol=1e-12))
 

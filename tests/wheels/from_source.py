@@ -1,7 +1,8 @@
 """Builds and imports what a source distribution holds, without a network: ``make sdist``.
 
 Beside it, the build takes what ``cargo fetch`` has put into cargo's cache, a Rust toolchain, a C
-compiler and maturin: `docs/decisions/0018`.
+compiler and maturin: `docs/decisions/0018`. What it builds is imported and thrown away, so that the
+compiler optimizes little.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Final
+
+#: A third of the processor time of a build for users.
+QUICK: Final = {
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    "CARGO_PROFILE_RELEASE_LTO": "off",
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+}
 
 
 def main(source: Path) -> None:
@@ -26,7 +35,7 @@ def main(source: Path) -> None:
             archive.extractall(folder, filter="data")
         (unpacked,) = Path(folder).iterdir()
         _fetch(unpacked)
-        offline = {**environment, "CARGO_NET_OFFLINE": "true"}
+        offline = {**environment, **QUICK, "CARGO_NET_OFFLINE": "true"}
         built = Path(folder) / "built"
         pip: list[str | Path] = [
             sys.executable,
@@ -53,7 +62,7 @@ def main(source: Path) -> None:
         ]
         subprocess.run(install, check=True)
         subprocess.run([python, "-I", "-c", "import backhaul"], check=True, cwd=folder)
-        print(f"{source.name} builds without a network: {wheel.name}, {wheel.stat().st_size} bytes")
+        print(f"{source.name} builds without a network: {wheel.name}")
 
 
 def _fetch(unpacked: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -24,11 +26,19 @@ def test_program_observes_the_same_over_both_protocols(name: str, sides: tuple[S
     expected, found = observed(name, sides)
     if "error" in expected or lines(found) != lines(expected):
         # Once more in processes of their own: a program may meet what an earlier one left behind.
+        warnings.warn(f"{name} is run again:\n{difference(expected, found)}", stacklevel=1)
         for side in sides:
             side.close()
         expected, found = observed(name, sides)
     assert "error" not in expected, expected["error"]
     assert lines(found) == lines(expected)
+
+
+def difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """Return the lines that differ, or why there is nothing to compare with."""
+    if "error" in expected:
+        return str(expected["error"])
+    return "\n".join(difflib.unified_diff(lines(expected), lines(found), "tcp", "other", "", "", 0))
 
 
 def observed(name: str, sides: tuple[Side, Side]) -> tuple[dict[str, Any], dict[str, Any]]:

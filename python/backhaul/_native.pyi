@@ -1555,7 +1555,7 @@ class ResourcePools:
 
     @property
     def keeps(self) -> bool:
-        """Whether units are kept for any request."""
+        """True if units are kept for a request."""
 
     def give_back(self, lease: int) -> None:
         """Give back all that a lease holds.

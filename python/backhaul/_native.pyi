@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -33,18 +33,21 @@ __all__ = [
     "Machine",
     "MemoryWatch",
     "Partitioning",
+    "PassedRequest",
     "Placement",
     "Plan",
     "Request",
     "ResourcePlaces",
     "ResourcePools",
     "ResourceRequest",
+    "RoomState",
     "RunRecord",
     "SchedulerCore",
     "SchedulerStreams",
     "TaskCalls",
     "TaskGraph",
     "Tls",
+    "UnmetRequest",
     "WindowPolicy",
     "WorkerCore",
     "WorkerLoad",
@@ -1581,14 +1584,20 @@ class ResourcePools:
 
 @final
 class ResourcePlaces:
-    """The workers of a scheduler, by number, and what of them is spoken for."""
+    """Requests of a scheduler's tasks: workers with room, and tasks that hold units or wait.
+
+    Workers, requests and tasks go by numbers here; that of a task is its `id`.
+    """
 
     def __new__(cls) -> ResourcePlaces: ...
     def set_worker(self, place: int, declared: dict[str, Any]) -> None:
         """Know of a worker, or of what it has now; what is booked there stays booked."""
 
-    def remove_worker(self, place: int) -> None:
-        """Forget a worker and all that is booked there."""
+    def set_running(self, place: int, runs: bool) -> None:
+        """Note whether a worker may be sent tasks."""
+
+    def remove_worker(self, place: int, tasks: Sequence[int]) -> None:
+        """Forget a worker, all that is booked there, and what these tasks of it hold."""
 
     def request(self, amounts: Sequence[tuple[str, float]], threads: float) -> int:
         """Give a request of resources and threads its number, the same for equal ones.
@@ -1599,72 +1608,226 @@ class ResourcePlaces:
             If that cannot be asked for.
         """
 
-    def asked(self, signature: int) -> tuple[list[tuple[str, float]], float]:
-        """Return amounts and threads of a request, as `request` takes them."""
-
-    def ranked(self, signature: int, count: int = 1) -> list[int]:
-        """List workers that can ever meet a request, the least loaded first.
+    def least_loaded(self, signature: int) -> int | None:
+        """Return the running worker that would be the least loaded with one more such task.
 
         One that is kept for another request that needs the same is left out.
-        """
-
-    def load(self, signature: int, place: int, keeps: bool) -> float | None:
-        """Tell how loaded a worker would be with one more such task; None if it may not get one.
-
-        With `keeps`, tasks wait for room elsewhere, and a worker without room may not.
         """
 
     def has_room(self, signature: int, place: int) -> bool:
         """Tell whether a worker may be given one more such task, to run or to wait."""
 
-    def refused(self, signature: int, stands: Sequence[float] | None) -> None:
-        """Note that the first task of a request waits, and its priority."""
+    def choose(
+        self,
+        signature: int,
+        transfers_s: Sequence[tuple[int, float]],
+        duration_s: float,
+        keeps: bool,
+    ) -> int | None:
+        """Choose, of the workers with room, the one where a task can begin first.
 
-    def granted(self, signature: int, stood: Sequence[float] | None) -> list[int]:
-        """Note that a task was sent, and its priority.
-
-        Returns the requests that others have gone past too often: the caller keeps a worker for the
-        first for which one runs.
+        Parameters
+        ----------
+        signature : int
+            The task's request.
+        transfers_s : sequence of (int, float)
+            Candidates, and the seconds until each has the task's inputs.
+        duration_s : float
+            Expected duration of a task that the task would wait for at a worker; 0 to ignore it.
+        keeps : bool
+            Whether tasks wait for room at the scheduler: a worker without room gets none then.
         """
 
-    def keep(self, signature: int, place: int | None) -> bool:
-        """Keep a worker from what needs the same as a request; tell whether there is one."""
-
-    def left(self, signature: int) -> None:
-        """Note that no task waits with a request any more."""
-
-    @property
-    def kept(self) -> tuple[int | None, int | None]:
-        """The request that a worker is kept for, and that worker."""
-
-    def waiting(self) -> list[tuple[int, list[float] | None, int]]:
-        """Return each request that waits, its first task's priority, and how many went past it."""
-
-    def waits(
-        self, signature: int, stands: Sequence[float] | None, passes: int, *, is_kept: bool
+    def book(
+        self,
+        task: int,
+        signature: int,
+        place: int,
+        priority: Sequence[float] | None,
+        counts: bool,
     ) -> None:
-        """Take over a request that waits, in the form of `waiting`."""
+        """Note that a task was sent to a worker.
 
-    def forget_waiting(self) -> None:
-        """Forget all that wait."""
+        `counts` says whether it takes less than a thread and is not counted there yet. If others
+        have gone past a request too often, a worker is kept for it.
+        """
 
-    def book(self, signature: int, place: int) -> None:
-        """Note that a task was given to a worker."""
+    def inherit_booking(self, task: int, signature: int, place: int, counts: bool) -> None:
+        """Note that a worker has a task, which was sent there before."""
 
-    def release(self, signature: int, place: int) -> None:
-        """Note that a task has left a worker."""
+    def release(self, task: int, place: int | None) -> None:
+        """Note that a task has left a worker, or has given back what it held there.
 
-    def served(self) -> list[int]:
-        """List workers that were given something, the one served longest ago first."""
+        `place` is None if the worker has left.
+        """
 
-    def set_served(self, served: list[int]) -> None:
-        """Set who was given something, in the order of `served`."""
+    def beside(self, place: int) -> int:
+        """Count tasks of a worker that take less than a thread."""
 
     def booked(self, signature: int, place: int) -> int:
         """Count such tasks that a worker was given, and has."""
 
-    def unmeetable(self, signature: int) -> str | None:
-        """Say why no worker can ever meet a request; None if one can, or there is none at all."""
+    def wait(
+        self,
+        task: int,
+        signature: int,
+        workers: list[str],
+        hosts: list[str],
+        loose: bool,
+        priority: Sequence[float] | None,
+    ) -> str | None:
+        """Keep a task that no worker has room for; return why none ever will, if that is so.
+
+        `workers` and `hosts` are those that the task is bound to, `loose` says whether it may run
+        elsewhere while none of these can run it.
+        """
+
+    def join_line(
+        self,
+        task: int,
+        signature: int,
+        workers: list[str],
+        hosts: list[str],
+        loose: bool,
+        priority: Sequence[float] | None,
+    ) -> None:
+        """Put a task into its line, in which it waited before."""
+
+    def leave_line(self, task: int) -> None:
+        """Take a task out of the line in which it waits."""
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether tasks wait, or did until the last `drain`."""
+
+    def drain(
+        self,
+        waits: Callable[[int], bool],
+        may_go: Callable[[int], bool],
+        send: Callable[[int], bool],
+    ) -> None:
+        """Send as many of the tasks that wait as workers have room for, the first ones first.
+
+        Parameters
+        ----------
+        waits : callable
+            Tells whether a task still waits.
+        may_go : callable
+            Tells whether a worker that a task is bound to may have room.
+        send : callable
+            Sends a task, and tells whether it still waits after that.
+        """
+
+    def state(
+        self,
+        booked: list[str],
+        waiting: dict[int, str],
+        addresses: dict[int, str],
+        *,
+        drains: bool,
+    ) -> RoomState:
+        """Return what another scheduler has to know.
+
+        Parameters
+        ----------
+        booked : list of str
+            Keys of tasks that hold what they ask for.
+        waiting : dict
+            Key of each task that still waits.
+        addresses : dict
+            Address of each worker.
+        drains : bool
+            Whether something has come back that a task may wait for.
+        """
+
+    def inherit(self, state: RoomState, places: dict[str, int]) -> None:
+        """Take over requests that wait; their tasks are booked and in lines.
+
+        `places` has the number of each worker by address.
+
+        Raises
+        ------
+        KeyError
+            If a worker is named that is not there.
+        """
+
+    def clear(self) -> None:
+        """Forget all workers and tasks, but no request: another scheduler continues."""
+
+@final
+class PassedRequest:
+    """A request that waits, and that others may have gone past."""
+
+    @property
+    def amounts(self) -> list[tuple[str, float]]:
+        """How much of what it asks for, threads left out."""
+
+    @property
+    def threads(self) -> float:
+        """How many threads it takes."""
+
+    @property
+    def stands(self) -> list[float]:
+        """Priority of its first task."""
+
+    @property
+    def passes(self) -> int:
+        """How many leases went past it."""
+
+@final
+class UnmetRequest:
+    """A request that no worker can ever meet."""
+
+    @property
+    def key(self) -> str:
+        """Key of the task that was the first to ask so."""
+
+    @property
+    def amounts(self) -> list[tuple[str, float]]:
+        """How much of what it asks for, threads left out."""
+
+    @property
+    def threads(self) -> float:
+        """How many threads it takes."""
+
+    @property
+    def reason(self) -> str:
+        """The missing resource."""
+
+@final
+class RoomState:
+    """Which tasks hold what they ask for and which wait, as another scheduler goes on from it."""
+
+    @property
+    def booked(self) -> list[str]:
+        """Keys of tasks that hold what they ask for."""
+
+    @property
+    def waiting(self) -> list[str]:
+        """Keys of tasks that wait, each line in the order in which it would go."""
+
+    @property
+    def passed(self) -> list[PassedRequest]:
+        """Requests that wait, and others may have gone past."""
+
+    @property
+    def kept(self) -> int | None:
+        """Place in `passed` of the request that a worker is kept for."""
+
+    @property
+    def kept_worker(self) -> str | None:
+        """Address of the worker that is kept for it."""
+
+    @property
+    def served(self) -> list[str]:
+        """Addresses of workers that were sent such tasks, the one served longest ago first."""
+
+    @property
+    def drains(self) -> bool:
+        """Whether something has come back that a task may wait for, and nothing was sent yet."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
 class Request(Generic[_T_co]):
@@ -2911,25 +3074,21 @@ class SchedulerCore:
             If something is no declaration.
         """
 
-    def take_unmet(self) -> list[tuple[str, list[tuple[str, float]], float, str]]:
-        """Take the requests that no worker can ever meet, each once.
+    def take_unmet(self) -> list[UnmetRequest]:
+        """Take the requests that no worker can ever meet, each once."""
 
-        The key of the first task that asks so, amounts by name, threads, and what is lacking.
-        """
+    def room(self) -> RoomState | None:
+        """Return which tasks hold what they ask for, and which wait; None if no task ever asked."""
 
-    def room(self) -> dict[str, Any] | None:
-        """Say which tasks hold what they ask for, and which wait; None if no task ever asked."""
-
-    def inherit_room(self, said: dict[str, Any]) -> None:
-        """Take over the requests of another scheduler, in the form of `room`.
+    def inherit_room(self, state: RoomState) -> None:
+        """Take over the requests of another scheduler.
 
         To be called after `declare_worker` for workers that have units by ids.
 
         Raises
         ------
         LookupError
-            If something is not said, or a worker or task is named that is not known. The core must
-            not be used then.
+            If a worker or task is named that is not known. The core must not be used then.
         """
 
     def handle_no_workers_check(self, stimulus: str, now_s: float) -> tuple[list[str], list[str]]:

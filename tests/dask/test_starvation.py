@@ -343,9 +343,13 @@ async def test_no_slot_is_idle_while_a_task_waits_that_may_run(
 
     def checked_drain(self: SchedulerSlots) -> None:
         drain(self)
-        for (signature, restrictions, _), line in self.waiting.items():
-            if not any(restrictions) and self._has_room(signature):
-                broken.append(f"{line.peek()} waits for {signature}, for which there is room")
+        for ts in self.waiting.values():
+            asked = self.asked.by(ts)
+            if ts.state != "no-worker" or asked is None or ts.worker_restrictions:
+                continue
+            number = self.places.least_loaded(asked.signature)
+            if number is not None and self.places.has_room(asked.signature, number):
+                broken.append(f"{ts} waits for {asked}, for which there is room")
 
     monkeypatch.setattr(SlottedWorkerState, "handle_stimulus", handle_stimulus, raising=False)
     monkeypatch.setattr(SchedulerSlots, "drain", checked_drain)

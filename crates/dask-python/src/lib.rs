@@ -31,9 +31,12 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codec::Codec>()?;
     placement::add_to(module)?;
     module.add_class::<scheduler::Core>()?;
+    module.add_class::<scheduler::PassedRequest>()?;
+    module.add_class::<scheduler::RoomState>()?;
     module.add_class::<scheduler::RunRecord>()?;
     module.add_class::<scheduler::TaskCalls>()?;
     module.add_class::<scheduler::TaskGraph>()?;
+    module.add_class::<scheduler::UnmetRequest>()?;
     module.add_class::<scheduler::WindowPolicy>()?;
     module.add_class::<scheduler::WorkerLoad>()?;
     module.add_class::<worker::Core>()?;

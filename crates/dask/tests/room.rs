@@ -1,5 +1,6 @@
-//! Tasks that ask for resources, in the scheduler core from outside; that its rules are those of
-//! `backhaul.dask.resource_pools.scheduler_slots` is tested by `python -m tests.dask.scheduler_core --ask`.
+//! Tasks that ask for resources, in the scheduler core from outside. That Dask's scheduler with
+//! `backhaul.dask.resource_pools.scheduler_slots` decides alike is tested by
+//! `python -m tests.dask.scheduler_core --ask`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

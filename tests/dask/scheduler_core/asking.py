@@ -1,22 +1,19 @@
 """Tasks that ask for resources in streams of events: our slots on upstream's side, and the core.
 
-Both have the rules of `backhaul.dask.resource_pools.scheduler_slots`; what is asked for is read by
-that for both.
+Both ask the `Admission` of `backhaul_placement`, whose rules have their own tests; here is compared
+what each of them tells it. `backhaul.dask.resource_pools.scheduler_slots` reads the requests for
+both.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from backhaul._native import ResourcePlaces, SchedulerCore
+from backhaul._native import ResourcePlaces, RoomState, SchedulerCore
 from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.resource_pools.request_index import RequestIndex
 from backhaul.dask.resource_pools.requests import ANNOTATION
-from backhaul.dask.scheduler.core.resources import (
-    begin_admission,
-    export_requests,
-    import_requests,
-)
+from backhaul.dask.scheduler.core.resources import begin_admission
 
 from .events import Event
 from .upstream import Upstream
@@ -50,22 +47,16 @@ class AskingUpstream(Upstream):
         began to wait; and that some ranking has yet to learn which of two equal workers was served
         longer ago.
         """
-        slots = self.slots
-        slots.places.set_served(slots.places.served())
-        waiting = [ts for line in slots.waiting.values() for ts in line if ts.state == "no-worker"]
-        slots.waiting.clear()
-        for ts in waiting:
-            slots.line_of(ts, slots.asked.by(ts)).add(ts)
-        unbound = {place[0] for place in slots.waiting if not any(place[1])}
-        for request, _, _ in slots.places.waiting():
-            if request not in unbound:
-                slots.places.left(request)
+        if self.slots.is_active:
+            state = self.slots.state(str)
+            self.slots.clear()
+            self.slots.resume(state, self.state.tasks.__getitem__)
 
     def go_on(self, core: SchedulerCore) -> None:
         """Take over the requests of a core, whose tasks it has."""
-        said = core.room()
-        if said is not None:
-            import_requests(self.slots, said, self.state.tasks.__getitem__)
+        state = core.room()
+        if state is not None:
+            self.slots.resume(state, self.state.tasks.__getitem__)
 
     def _long_running(
         self, stimulus: str, key: str, worker: str, run_id: int, compute_s: float | None
@@ -92,11 +83,12 @@ class AskingUpstream(Upstream):
         return self.refusal is not None
 
 
-def asked_of(side: Upstream) -> dict[str, Any] | None:
+def asked_of(side: Upstream) -> RoomState | None:
     """Return the requests for resources as `SchedulerCore.room` does."""
     if not isinstance(side, AskingUpstream) or not side.slots.is_active:
         return None
-    return export_requests(side.slots, str)
+    state: RoomState = side.slots.state(str)
+    return state
 
 
 def requirements_of(annotations: dict[str, Any]) -> dict[str, Any]:

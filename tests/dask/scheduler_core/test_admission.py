@@ -17,7 +17,6 @@ import dask
 from backhaul.dask import resource_id, resources
 from backhaul.dask.resource_pools import scheduler_slots
 from backhaul.dask.scheduler.core.live_core import LiveCore
-from backhaul.dask.scheduler.core.resources import export_requests
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import add, cluster
 from tests.dask.slotted_cluster import all_is_free, gate
@@ -160,12 +159,12 @@ async def test_an_escape_while_some_wait_and_some_hold(
         s.validate_state()
         slots = slots_of(s)
         sent = [s.tasks[one.key] for one in asking if s.tasks[one.key].state == "processing"]
-        assert set(slots.booked) == set(sent)
+        assert set(slots.booked.values()) == set(sent)
         assert sum(s.tasks[one.key].state == "no-worker" for one in asking) == 9 - len(sent)
         assert s.tasks[both.key].state == "no-worker"
         for ws in s.workers.values():
             number = slots.number_of(ws)
-            signatures = {asked.signature for asked, _ in slots.booked.values()}
+            signatures = {slots.asked.by(ts).signature for ts in sent}  # type: ignore[union-attr]
             booked = sum(slots.places.booked(signature, number) for signature in signatures)
             assert booked == sum(ts.processing_on is ws for ts in sent)
         async with contextlib.AsyncExitStack() as stack:
@@ -354,11 +353,12 @@ async def test_nothing_is_kept_for_a_request_that_was_cancelled_before_an_escape
         await c.cancel([both])
         await eventually(lambda: not state_of(core, both.key))
         core.escape("to look at it")
-        assert len(slots_of(s).places.waiting()) == 1
+        assert len(slots_of(s).state(str).passed) == 1
         gate.set()
         assert await c.gather(later) == list(range(1, 61))
         assert await c.gather(asking) == list(range(1, 5))
-        assert slots_of(s).places.kept == (None, None)
+        state = slots_of(s).state(str)
+        assert (state.passed, state.kept, state.kept_worker) == ([], None, None)
 
 
 @pytest.mark.parametrize("priority", [float("nan"), float("inf")])
@@ -400,8 +400,8 @@ async def test_tasks_that_hold_and_wait_for_units_are_taken_over(eventually: Eve
         await eventually(lambda: both.key in s.tasks and s.tasks[both.key].state == "no-worker")
         before: Any = core.core.room()
         # Two run and two are ahead; those that wait come in two lines.
-        assert len(before["booked"]) == 4
-        assert len(before["waiting"]) == 7
+        assert len(before.booked) == 4
+        assert len(before.waiting) == 7
         core.escape("a look")
         s.validate_state()
         other = c.submit(inc, 1, pure=False)
@@ -414,7 +414,8 @@ async def test_tasks_that_hold_and_wait_for_units_are_taken_over(eventually: Eve
         assert await other == 2
         assert core.is_active, core.escapes
         await eventually(lambda: all_is_free(workers[0]))
-        assert not any((core.core.room() or {})[part] for part in ("booked", "waiting", "passed"))
+        after: Any = core.core.room()
+        assert (after.booked, after.waiting, after.passed) == ([], [], [])
 
 
 @gen_test()
@@ -427,12 +428,12 @@ async def test_an_adoption_that_fails_leaves_units_as_they_are(
         await eventually(lambda: held[-1].key in s.tasks)
         core.escape("a look")
         slots = slots_of(s)
-        before = export_requests(slots, str)
-        assert len(before["waiting"]) == 2
+        before = slots.state(str)
+        assert len(before.waiting) == 2
         monkeypatch.setattr("backhaul.dask.scheduler.core.live_core.Stealing", int)
         assert await c.submit(inc, 1, pure=False) == 2
         assert not core.is_active
-        assert export_requests(slots, str) == before
+        assert slots.state(str) == before
         gate.set()
         assert await c.gather(held) == list(range(1, 5))
 

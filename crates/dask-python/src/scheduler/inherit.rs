@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::{
-    Amounts, ClusterView, CollectionView, ErredTask, GroupView, Inherited, Key, MoveView, Passed,
-    Payload, PrefixView, Priority, RoomView, Spec, StealingView, TaskError, TaskState, TaskView,
-    WorkerView,
+    Amounts, ClusterView, CollectionView, ErredTask, GroupView, Inherited, Key, MoveView, Payload,
+    PrefixView, Priority, Spec, StealingView, TaskError, TaskState, TaskView, WorkerView,
 };
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -333,36 +332,6 @@ pub(super) fn stealing(said: &Bound<'_, PyDict>) -> PyResult<StealingView> {
             .map(|(prefix, texts)| (Arc::from(prefix), super::keys(&texts)))
             .collect(),
         requests: one.get("requests")?,
-    })
-}
-
-/// Amounts and threads of a request, the priority of its first task, and how many went past it
-type PassedRequest = (Vec<(String, f64)>, f64, [f64; 3], u64);
-
-/// Requests for resources, in the form of `SchedulerCore.room`
-pub(super) fn room(said: &Bound<'_, PyDict>) -> PyResult<RoomView> {
-    let one = Said(said);
-    let passed: Vec<PassedRequest> = one.get("passed")?;
-    let kept_worker: Option<String> = one.get("kept_worker")?;
-    Ok(RoomView {
-        booked: one.keys("booked")?,
-        waiting: one.keys("waiting")?,
-        passed: passed
-            .into_iter()
-            .map(|(amounts, threads, stands, passes)| Passed {
-                amounts: amounts
-                    .into_iter()
-                    .map(|(name, units)| (Arc::from(name), units))
-                    .collect(),
-                threads,
-                stands: Priority(stands),
-                passes,
-            })
-            .collect(),
-        kept: one.get("kept")?,
-        kept_worker: kept_worker.map(Arc::from),
-        served: one.texts("served")?,
-        drains: one.get("drains")?,
     })
 }
 

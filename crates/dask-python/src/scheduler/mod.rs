@@ -19,6 +19,7 @@ mod window;
 
 pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
+pub(crate) use room::{PassedRequest, RoomState, UnmetRequest};
 pub(crate) use run_record::RunRecord;
 pub(crate) use task_graph::TaskGraph;
 pub use window::WindowPolicy;

@@ -30,13 +30,19 @@ impl NumberOrNone {
 
 /// A priority, or none, for which one stands that is no number, as none of a task is
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PriorityOrNone(Priority);
+pub struct PriorityOrNone(Priority);
 
 impl PriorityOrNone {
     pub(super) const NONE: Self = Self(Priority([f64::NAN; 3]));
 
-    pub(super) const fn some(priority: Priority) -> Self {
+    /// A priority
+    pub const fn some(priority: Priority) -> Self {
         Self(priority)
+    }
+
+    /// The priority, or that which stands for none
+    pub const fn or_nan(self) -> Priority {
+        self.0
     }
 
     pub(super) const fn get(self) -> Option<Priority> {

@@ -15,7 +15,6 @@ mod groups;
 mod ids;
 mod inherit;
 mod key_table;
-mod lines;
 mod live;
 mod loads;
 mod looks;
@@ -44,6 +43,7 @@ mod views;
 mod waiting_room;
 mod worker;
 
+pub use self::compact::PriorityOrNone;
 pub use self::config::Config;
 pub use self::core::SchedulerCore;
 pub use self::error::{EventError, InheritError};
@@ -57,7 +57,7 @@ pub use self::messages::{
 pub use self::placing::{PlacingView, PlannedRoot};
 pub use self::recent::PastTransition;
 pub use self::room::Unmet;
-pub use self::room_view::{Passed, RoomView};
+pub use self::room_view::RoomView;
 pub use self::run_record::{RecordedRun, RunRecord};
 pub use self::stealing::{StealAnswered, StealRequested};
 pub use self::stealing_view::{MoveView, StealingView};

@@ -25,16 +25,16 @@ pub(super) struct TaskQueue {
 
 /// A task in a heap, by its priority and then by how long it is there
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) priority: PriorityOrNone,
+struct Entry {
+    priority: PriorityOrNone,
     order: u64,
-    pub(super) task: TaskId,
+    task: TaskId,
     /// Tells the task from a later one of the same number
-    pub(super) serial: u32,
+    serial: u32,
 }
 
 impl Entry {
-    pub(super) fn new(priority: PriorityOrNone, order: u64, task: TaskId, serial: u32) -> Self {
+    fn new(priority: PriorityOrNone, order: u64, task: TaskId, serial: u32) -> Self {
         Self {
             priority,
             order,

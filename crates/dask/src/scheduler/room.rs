@@ -1,22 +1,20 @@
 //! Tasks that ask for resources: which worker has room for them, and which wait until one has.
 //!
-//! `backhaul.dask.resource_pools.scheduler_slots` goes by the same rules, decision for decision; what
-//! needs no task is [`Admission`] for both, and why it is so is in `docs/design/resources.md`. Each
-//! distinct request has a ranking of the workers that can meet it, by what is spoken for there; a
-//! worker gets as many tasks as it can run, and as many again.
+//! [`Admission`] decides, for this core and for `backhaul.dask.resource_pools.scheduler_slots`; why
+//! it is so is in `docs/design/resources.md`. A worker gets as many tasks as it can run, and as many
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use backhaul_placement::resources::{
-    Admission, Asked, BESIDE, CPU, Declaration, RequestError, Signature, declared_name,
+    Admission, BESIDE, CPU, Declaration, Place, RequestError, Signature, declared_name,
 };
 
 use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{Id, TaskId, WorkerId};
-use super::lines::Lines;
 use super::task::{Key, Requirements};
 use crate::hashing::{Map, Set};
 use crate::ordered_set::OrderedSet;
@@ -24,16 +22,11 @@ use crate::ordered_set::OrderedSet;
 /// Requests for resources: units of workers, units in use, and waiting tasks
 #[derive(Debug)]
 pub(super) struct Room {
-    pub(super) admission: Admission<PriorityOrNone>,
+    pub(super) admission: Admission<Asking, PriorityOrNone>,
     /// True once a task has made a request
     pub(super) is_active: bool,
     /// Most concurrent tasks of a worker that take less than a thread
     beside_max: u32,
-    /// Tasks that were sent to a worker and hold what they ask for
-    pub(super) booked: Map<TaskId, (Signature, WorkerId)>,
-    /// Tasks of each worker that take less than a thread
-    pub(super) beside: Map<WorkerId, i64>,
-    pub(super) lines: Lines,
     /// True if something has come back that a task may wait for
     pub(super) drains: bool,
     /// Pools with ids, by address of workers that said so
@@ -41,6 +34,9 @@ pub(super) struct Room {
     pub(super) warned: Set<Signature>,
     pub(super) unmet: Vec<Unmet>,
 }
+
+/// A task with its serial, which tells it from a later one of the same number
+pub(super) type Asking = (TaskId, u32);
 
 /// A request that no worker can ever meet
 #[derive(Clone, Debug, PartialEq)]
@@ -61,9 +57,6 @@ impl Room {
             admission: Admission::default(),
             is_active: false,
             beside_max,
-            booked: Map::default(),
-            beside: Map::default(),
-            lines: Lines::default(),
             drains: false,
             declared: Map::default(),
             warned: Set::default(),
@@ -89,32 +82,11 @@ impl Room {
         let amounts = resources.iter().filter(|(name, _)| &**name != CPU);
         self.admission.request(amounts.cloned().collect(), threads)
     }
+}
 
-    /// Returns whether a worker may be given one more such task, to run or to wait
-    pub(super) fn has_room(&self, request: Signature, worker: WorkerId) -> bool {
-        self.admission.has_room(request, worker.number())
-    }
-
-    /// The worker, of those that run, that would be the least loaded with one more such task
-    pub(super) fn least_loaded(
-        &mut self,
-        request: Signature,
-        running: &OrderedSet<WorkerId>,
-    ) -> Option<WorkerId> {
-        let ranked = self.admission.ranked(request);
-        let mut ranked = ranked.map(|place| WorkerId::at(place as usize));
-        ranked.find(|&worker| running.contains(worker))
-    }
-
-    /// Keeps the least loaded worker for a request that waited for long; returns whether one runs
-    pub(super) fn keep_worker(
-        &mut self,
-        request: Signature,
-        running: &OrderedSet<WorkerId>,
-    ) -> bool {
-        let worker = self.least_loaded(request, running);
-        self.admission.keep(request, worker.map(Id::number))
-    }
+/// Tells whether the worker of a place runs
+pub(super) fn runs_in(running: &OrderedSet<WorkerId>) -> impl Fn(Place) -> bool + '_ {
+    |place| running.contains(WorkerId::at(place as usize))
 }
 
 impl SchedulerCore {
@@ -185,14 +157,15 @@ impl SchedulerCore {
         let (Some(request), Some(room)) = (self.request_of(task), self.room.as_deref()) else {
             return false;
         };
-        self.keeps() || room.admission.asked(request).is_some_and(Asked::is_beside)
+        self.keeps() || room.admission.is_beside(request)
     }
 
     /// How many tasks of a worker take less than a thread
     pub(super) fn tasks_beside(&self, worker: WorkerId) -> i64 {
         let room = self.room.as_deref();
-        let beside = room.and_then(|room| room.beside.get(&worker));
-        beside.copied().unwrap_or_default()
+        room.map_or(0, |room| {
+            room.admission.beside(worker.number()).cast_signed()
+        })
     }
 
     /// Returns whether a task that has left its thread was reported as such before
@@ -244,7 +217,7 @@ impl SchedulerCore {
     /// Notes that tasks that wait may have room elsewhere than before, if there are any
     pub(super) fn drain_what_waits(&mut self) {
         if let Some(room) = &mut self.room {
-            room.drains |= !room.lines.is_empty();
+            room.drains |= room.admission.has_lines();
         }
     }
 
@@ -255,13 +228,11 @@ impl SchedulerCore {
         };
         let one = &self.workers[worker];
         room.declared.remove(&one.address);
-        for task in one.processing.iter() {
-            room.booked.remove(&task);
-        }
-        room.beside.remove(&worker);
-        room.admission.remove_worker(worker.number());
+        let tasks = one.processing.iter();
+        let tasks = tasks.map(|task| (task, self.tasks[task].serial));
+        room.admission.remove_worker(worker.number(), tasks);
         // Another one is kept, and what may run elsewhere while it cannot run here goes there.
-        room.drains |= !room.lines.is_empty();
+        room.drains |= room.admission.has_lines();
     }
 
     // Where tasks go
@@ -305,8 +276,9 @@ impl SchedulerCore {
     }
 
     fn least_loaded(&mut self, request: Signature) -> Option<WorkerId> {
-        let room = self.room.as_deref_mut()?;
-        room.least_loaded(request, &self.running)
+        let admission = &mut self.room.as_deref_mut()?.admission;
+        let place = admission.least_loaded(request, runs_in(&self.running))?;
+        Some(WorkerId::at(place as usize))
     }
 
     fn cheapest(
@@ -315,58 +287,50 @@ impl SchedulerCore {
         request: Signature,
         candidates: &OrderedSet<WorkerId>,
     ) -> Option<WorkerId> {
-        let room = self.room.as_deref()?;
+        let admission = &self.room.as_deref()?.admission;
         let one = &self.tasks[task];
-        let mut best: Option<(f64, f64, WorkerId)> = None;
-        for worker in candidates.iter() {
-            let number = worker.number();
-            let Some(load) = room.admission.load(request, number, self.keeps()) else {
-                continue;
+        let candidates = candidates.iter().map(Id::number);
+        let place = admission.choose(request, candidates, self.keeps(), |place, load| {
+            if one.dependencies.is_empty() {
+                return 0.0;
+            }
+            let transfer_s = self.comm_cost_s(task, WorkerId::at(place as usize));
+            let waits_s = if load > 1.0 {
+                let prefix = self.groups.prefix_of(one.group);
+                (load - 1.0) * self.prefix_duration_s(prefix)
+            } else {
+                0.0
             };
-            let mut begins_s = 0.0;
-            if !one.dependencies.is_empty() {
-                begins_s = self.comm_cost_s(task, worker);
-                if load > 1.0 {
-                    let prefix = self.groups.prefix_of(one.group);
-                    begins_s += (load - 1.0) * self.prefix_duration_s(prefix);
-                }
-            }
-            if best.is_none_or(|(least_s, least, _)| (begins_s, load) < (least_s, least)) {
-                best = Some((begins_s, load, worker));
-            }
-        }
-        best.map(|(_, _, worker)| worker)
+            transfer_s + waits_s
+        })?;
+        Some(WorkerId::at(place as usize))
     }
 
     // Units in use
+
+    /// Returns a task as the admission has it
+    pub(super) fn asking(&self, task: TaskId) -> Asking {
+        (task, self.tasks[task].serial)
+    }
 
     /// Notes that a task was sent to a worker
     pub(super) fn book(&mut self, task: TaskId, worker: WorkerId) {
         let Some(request) = self.request_of(task) else {
             return;
         };
+        let asking = self.asking(task);
         let stood = self.tasks[task].priority;
         let Some(room) = self.room.as_deref_mut() else {
             return;
         };
-        // One that has left the cluster has no place any more.
-        let _ = room.admission.places.book(request, worker.number());
-        room.booked.insert(task, (request, worker));
-        let overdue = room.admission.granted(request, &stood);
-        let _ = (overdue.into_iter()).any(|request| room.keep_worker(request, &self.running));
-        let is_beside = self.is_beside(request);
-        if is_beside && !self.workers[worker].long_running.contains(task) {
-            if let Some(room) = self.room.as_deref_mut() {
-                *room.beside.entry(worker).or_default() += 1;
-            }
+        let admission = &mut room.admission;
+        let counts =
+            admission.is_beside(request) && !self.workers[worker].long_running.contains(task);
+        let runs = runs_in(&self.running);
+        admission.book(asking, request, worker.number(), &stood, counts, runs);
+        if counts {
             self.add_to_long_running(worker, task);
         }
-    }
-
-    pub(super) fn is_beside(&self, request: Signature) -> bool {
-        let asked = self.room.as_deref();
-        let asked = asked.and_then(|room| room.admission.asked(request));
-        asked.is_some_and(Asked::is_beside)
     }
 
     /// Notes that a task has left a worker, or has given back what it held there
@@ -382,24 +346,16 @@ impl SchedulerCore {
         if self.room.is_none() || self.request_of(task).is_none() {
             return self.use_resources(task, worker, -1.0);
         }
-        let room = self.room.as_deref_mut();
-        let Some((request, booked_at)) = room.and_then(|room| room.booked.remove(&task)) else {
+        let asking = self.asking(task);
+        let room = self.room.as_deref();
+        if !room.is_some_and(|room| room.admission.is_booked(&asking)) {
             return Ok(());
-        };
-        self.use_resources(task, worker, -1.0)?;
-        let is_beside = self.is_beside(request);
-        if let Some(room) = self.room.as_deref_mut() {
-            let _ = (room.admission.places).release(request, booked_at.number());
-            if is_beside
-                && let Some(beside) = room.beside.get_mut(&worker)
-                && *beside != 0
-            {
-                *beside -= 1;
-            }
-            if !room.lines.is_empty() {
-                room.drains = true;
-            }
         }
+        self.use_resources(task, worker, -1.0)?;
+        if let Some(room) = self.room.as_deref_mut() {
+            room.admission.release(&asking, Some(worker.number()));
+        }
+        self.drain_what_waits();
         Ok(())
     }
 

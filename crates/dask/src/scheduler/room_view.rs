@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use backhaul_placement::resources::Waits;
+use backhaul_placement::resources::{Passed, Place};
 
 use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::InheritError;
-use super::ids::{Id, TaskId, WorkerId};
-use super::task::{Key, Priority, TaskState};
+use super::ids::{Id, WorkerId};
+use super::task::{Key, Priority};
 
 /// State of requests for resources, for a core that goes on from there
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct RoomView {
     /// Keys of tasks that wait for room, each line in the order in which it would go
     pub waiting: Vec<Key>,
     /// Requests that wait, and others may have gone past
-    pub passed: Vec<Passed>,
+    pub passed: Vec<Passed<Priority>>,
     /// Which of them something is kept for
     pub kept: Option<usize>,
     /// Address of the worker that is kept for it
@@ -29,72 +29,37 @@ pub struct RoomView {
     pub drains: bool,
 }
 
-/// A request that waits
-#[derive(Clone, Debug, PartialEq)]
-pub struct Passed {
-    /// How much of what it asks for, threads left out
-    pub amounts: Vec<(Arc<str>, f64)>,
-    /// How many threads it takes
-    pub threads: f64,
-    /// Priority of its first task
-    pub stands: Priority,
-    /// How many went past it
-    pub passes: u64,
-}
-
 impl SchedulerCore {
     /// Returns the state of requests for resources; `None` if no task has ever made one
     pub fn room_view(&self) -> Option<RoomView> {
         let room = self.room.as_deref().filter(|room| room.is_active)?;
-        let waits = |&(task, serial): &(TaskId, u32)| {
-            let one = self.tasks.find(task)?;
-            let waits = one.serial == serial && one.state == TaskState::NoWorker;
-            waits.then(|| Arc::clone(&one.key))
-        };
-        // Of a request whose tasks were all cancelled the next drain finds out.
-        let is_there = |request| {
-            room.lines
-                .unbound(request)
-                .iter()
-                .any(|one| waits(one).is_some())
-        };
-        let passed = room.admission.turns.waiting().iter();
-        let passed: Vec<_> = passed
-            .filter(|one| is_there(one.request))
-            .filter_map(|one| Some((one, room.admission.asked(one.request)?, one.stands.get()?)))
-            .collect();
-        let mut booked: Vec<TaskId> = room.booked.keys().copied().collect();
+        let view = room.admission.view(|asking| self.waits(asking));
+        let worker_of = |place: Place| WorkerId::at(place as usize);
+        let address = |worker: WorkerId| Arc::clone(&self.workers[worker].address);
+        let mut booked: Vec<_> = room.admission.booked().map(|(task, _)| task).collect();
         booked.sort_by_key(|&task| self.tasks[task].run_id.get());
+        let kept_worker = view.kept_place.map(worker_of);
+        let key = |task| Arc::clone(&self.tasks[task].key);
         Some(RoomView {
-            booked: booked
-                .iter()
-                .map(|&task| Arc::clone(&self.tasks[task].key))
-                .collect(),
-            waiting: room.lines.members().iter().filter_map(waits).collect(),
-            kept: passed
-                .iter()
-                .position(|(one, ..)| Some(one.request) == room.admission.turns.kept),
-            passed: passed
+            booked: booked.into_iter().map(key).collect(),
+            waiting: view
+                .waiting
                 .into_iter()
-                .map(|(one, asked, stands)| Passed {
-                    amounts: asked.amounts.clone(),
-                    threads: asked.threads,
-                    stands,
-                    passes: one.passes,
-                })
+                .map(|(task, _)| key(task))
                 .collect(),
-            kept_worker: room
-                .admission
-                .kept_place
-                .map(|place| WorkerId::at(place as usize))
+            passed: view
+                .passed
+                .into_iter()
+                .map(|one| one.standing(PriorityOrNone::or_nan))
+                .collect(),
+            kept: view.kept,
+            kept_worker: kept_worker
                 .filter(|&worker| self.workers.is_current(worker))
-                .map(|worker| Arc::clone(&self.workers[worker].address)),
-            served: room
-                .admission
-                .places
-                .served()
+                .map(address),
+            served: view
+                .served
                 .into_iter()
-                .map(|place| Arc::clone(&self.workers[WorkerId::at(place as usize)].address))
+                .map(|place| address(worker_of(place)))
                 .collect(),
             drains: room.drains,
         })
@@ -112,8 +77,13 @@ impl SchedulerCore {
         self.begin_admission();
         for key in &view.booked {
             let task = self.inherited_key(key)?;
-            if let Some(worker) = self.tasks[task].processing_on {
-                self.inherit_booking(task, worker);
+            let asking = self.asking(task);
+            if let Some(worker) = self.tasks[task].processing_on
+                && let Some(request) = self.request_of(task)
+                && let Some(room) = &mut self.room
+            {
+                let counts = room.admission.is_beside(request);
+                (room.admission).inherit_booking(asking, request, worker.number(), counts);
             }
         }
         for key in &view.waiting {
@@ -132,39 +102,14 @@ impl SchedulerCore {
         let Some(room) = &mut self.room else {
             return Ok(());
         };
-        for (place, one) in view.passed.iter().enumerate() {
-            // Dask's scheduler has refused requests that are not possible.
-            let Ok(request) = room.request(&one.amounts, one.threads) else {
-                continue;
-            };
-            let stands = PriorityOrNone::some(one.stands);
-            let passes = one.passes;
-            room.admission.turns.inherit(
-                Waits {
-                    request,
-                    stands,
-                    passes,
-                },
-                view.kept == Some(place),
-            );
-        }
-        room.admission.kept_place = kept_worker.map(Id::number);
-        room.admission.places.set_served(&served);
+        let passed = view.passed.iter().cloned();
+        room.admission.inherit(
+            passed.map(|one| one.standing(PriorityOrNone::some)),
+            view.kept,
+            kept_worker.map(Id::number),
+            &served,
+        );
         room.drains = view.drains;
         Ok(())
-    }
-
-    fn inherit_booking(&mut self, task: TaskId, worker: WorkerId) {
-        let Some(request) = self.request_of(task) else {
-            return;
-        };
-        let is_beside = self.is_beside(request);
-        if let Some(room) = &mut self.room {
-            let _ = room.admission.places.book(request, worker.number());
-            room.booked.insert(task, (request, worker));
-            if is_beside {
-                *room.beside.entry(worker).or_default() += 1;
-            }
-        }
     }
 }

@@ -114,6 +114,15 @@ impl Places {
         }
     }
 
+    /// Forgets all workers
+    pub fn remove_workers(&mut self) {
+        self.workers.clear();
+        for ranking in &mut self.signatures {
+            ranking.order.clear();
+            ranking.rank_of.clear();
+        }
+    }
+
     /// Number of a request; the same for equal ones
     pub fn signature(&mut self, request: &Request) -> Signature {
         if let Some(&known) = self.by_request.get(request) {

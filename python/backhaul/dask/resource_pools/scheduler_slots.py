@@ -1,25 +1,23 @@
 """Where a scheduler sends tasks that ask for resources, and how many at a time.
 
 Dask looks at what workers have, never at what is in use, and sends every such task immediately
-(dask/distributed#6467). Here each distinct request has a ranking of the workers that can meet it,
-by what is spoken for there (`ResourcePlaces`), so that a choice does not look at each. A worker
-gets as many tasks as it can run, and as many again to go on with; the rest stays here until there
-is room, in the state ``no-worker``. Tasks without a thread do not count against the threads of a
-worker either: such a task is one of its ``long_running`` from the beginning.
+(dask/distributed#6467). `ResourcePlaces` decides here: a worker gets as many tasks as it can run,
+and as many again to go on with; the rest stays in the state ``no-worker`` until there is room.
+Tasks without a thread do not count against the threads of a worker either: such a task is one of
+its ``long_running`` from the beginning.
 
 Nothing but the annotations of new tasks is read before a task asks for a resource.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from distributed import Scheduler
+from distributed import Scheduler, Status
 
-from backhaul._native import ResourcePlaces
+from backhaul._native import ResourcePlaces, RoomState
 from backhaul.dask.compat.arrivals import by_arrival
 from backhaul.dask.compat.names import TaskState, WorkerState
 from backhaul.dask.compat.resource_patches import SCHEDULER_SLOTS
@@ -31,7 +29,6 @@ from backhaul.dask.resource_pools.request_index import (
     forget_refused,
 )
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
-from backhaul.dask.resource_pools.waiting_queue import WaitingLine, named_workers, place_of
 from backhaul.dask.resource_pools.worker_inventory import place_worker
 from backhaul.dask.serialize.pickled_task import PickledTask
 
@@ -74,15 +71,13 @@ class SchedulerSlots:
         self.asked = RequestIndex(self.places)
         #: Whether a task has asked for a resource yet
         self.is_active = False
-        #: Tasks that were sent to a worker: their request, and the number of the worker
-        self.booked: dict[TaskState, tuple[RequestClass, int]] = {}
-        #: Tasks that there is no room for, by request and restrictions
-        self.waiting: dict[Any, WaitingLine] = {}
+        #: Tasks that were sent to a worker, by their `id`: two of one key are equal
+        self.booked: dict[int, TaskState] = {}
+        #: Tasks that there is no room for, by their `id`; some may not wait any more
+        self.waiting: dict[int, TaskState] = {}
         self.numbers: dict[WorkerState, int] = {}
         self.by_number: dict[int, WorkerState] = {}
         self._next_number = 0
-        #: Tasks that take less than a thread, by worker
-        self.beside: dict[WorkerState, int] = {}
         self._warned: set[int] = set()
         self.drains = False
         #: Whether tasks wait that asked for threads by what is a resource of a worker by now
@@ -186,16 +181,15 @@ class SchedulerSlots:
     def remove_resources(self, worker: str) -> None:
         """Forget what a worker has that is leaving."""
         ws = self.scheduler.workers[worker]
-        for ts in ws.processing:
-            self.booked.pop(ts, None)
-        self.beside.pop(ws, None)
+        tasks = [id(ts) for ts in ws.processing]
+        for task in tasks:
+            self.booked.pop(task, None)
         number = self.numbers.pop(ws, None)
         if number is not None:
             del self.by_number[number]
-            self.places.remove_worker(number)
-        if self.waiting:
-            # Another one is kept, and what may run elsewhere while it cannot run here goes there.
-            self.drain_soon()
+            self.places.remove_worker(number, tasks)
+        # Another one is kept, and what may run elsewhere while it cannot run here goes there.
+        self._drain_what_waits()
         self._upstream_remove(worker)
 
     def change_status(self, status: Any, worker: Any, stimulus_id: str) -> None:
@@ -205,9 +199,16 @@ class SchedulerSlots:
         """
         scheduler = self.scheduler
         running = len(scheduler.running)
+        if self.numbers:
+            ws = scheduler.workers.get(worker) if isinstance(worker, str) else worker
+            number = self.numbers.get(ws)
+            if number is not None:
+                # Before Dask's part, because that sends tasks to a worker that goes on.
+                status = Status[status] if isinstance(status, str) else status
+                self.places.set_running(number, status == Status.running)
         type(scheduler).handle_worker_status_change(scheduler, status, worker, stimulus_id)
-        if self.waiting and len(scheduler.running) != running:
-            self.drain_soon()
+        if len(scheduler.running) != running:
+            self._drain_what_waits()
 
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task was sent to a worker."""
@@ -216,29 +217,19 @@ class SchedulerSlots:
         if asked is None:
             return
         number = self.number_of(ws)
-        self.places.book(asked.signature, number)
-        self.booked[ts] = asked, number
-        for overdue in self.places.granted(asked.signature, ts.priority):
-            if self._keep_worker(overdue):
-                break
-        if asked.is_beside and ts not in ws.long_running:
-            self.beside[ws] = self.beside.get(ws, 0) + 1
+        counts = asked.is_beside and ts not in ws.long_running
+        self.places.book(id(ts), asked.signature, number, ts.priority, counts)
+        self.booked[id(ts)] = ts
+        if counts:
             ws.add_to_long_running(ts)
 
     def release(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task has left a worker, or has given back what it held there."""
-        booking = self.booked.pop(ts, None)
-        if booking is None:
+        if self.booked.pop(id(ts), None) is None:
             return
         self._upstream_release(ts, ws)
-        asked, number = booking
-        # It may have been stolen from a worker that has left since.
-        if number in self.by_number:
-            self.places.release(asked.signature, number)
-        if asked.is_beside and (beside := self.beside.get(ws, 0)):
-            self.beside[ws] = beside - 1
-        if self.waiting:
-            self.drain_soon()
+        self.places.release(id(ts), self.numbers.get(ws))
+        self._drain_what_waits()
 
     def handle_long_running(
         self, key: Any, worker: str, run_id: int, stimulus_id: str, **message: Any
@@ -259,7 +250,8 @@ class SchedulerSlots:
 
     def is_unoccupied(self, ws: WorkerState, occupancy: float, nprocessing: int) -> bool:
         """Tell whether a worker has idle threads, whatever runs beside them."""
-        beside = self.beside.get(ws, 0)
+        number = self.numbers.get(ws)
+        beside = 0 if number is None else self.places.beside(number)
         return bool(self._upstream_is_unoccupied(ws, occupancy, nprocessing - beside))
 
     # Where tasks go
@@ -283,17 +275,19 @@ class SchedulerSlots:
             candidates: Iterable[WorkerState] = [ws for ws in allowed if ws in running]
         else:
             candidates = self._candidates(ts, asked)
-        ws = self._cheapest(ts, asked, candidates)
-        if ws is None:
-            self._keep(ts, asked)
-        return ws
+        number = self._choose(ts, asked, candidates)
+        if number is not None:
+            return self.by_number[number]
+        self.waiting[id(ts)] = ts
+        reason = self.places.wait(*_in_line(ts, asked))
+        if reason is not None:
+            self.warn_unmet(ts.key, asked, reason)
+        return None
 
     def _read_again(self, ts: TaskState) -> None:
         """Read the meaning of ``CPU`` for a task again, where that is a resource of a worker."""
         if self.declares_cpu and self.asked.asks_for_threads(ts):
-            asked = self.asked.by(ts)
-            if asked is not None:
-                self.line_of(ts, asked).discard(ts)
+            self.places.leave_line(id(ts))
             self.asked.read_again(ts)
 
     @property
@@ -311,63 +305,22 @@ class SchedulerSlots:
         found = dict.fromkeys(
             ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running
         )
-        least_loaded = self._least_loaded(asked.signature)
+        least_loaded = self.places.least_loaded(asked.signature)
         if least_loaded is not None:
-            found[least_loaded] = None
+            found[self.by_number[least_loaded]] = None
         return found
 
-    def _least_loaded(self, signature: int) -> WorkerState | None:
-        """Find the worker that would be the least loaded with one more such task."""
-        # It is nearly always the first.
-        for count in (1, len(self.by_number)):
-            for number in self.places.ranked(signature, count):
-                ws = self.by_number[number]
-                if ws in self.scheduler.running:
-                    return ws
-        return None
-
-    def _keep_worker(self, signature: int) -> bool:
-        """Choose a worker that a request is to get, and is kept from what needs the same."""
-        ws = self._least_loaded(signature)
-        return self.places.keep(signature, None if ws is None else self.number_of(ws))
-
-    @property
-    def kept_worker(self) -> WorkerState | None:
-        """The worker that takes nothing more of what a request needs that waited for long."""
-        _, number = self.places.kept
-        return None if number is None else self.by_number[number]
-
-    def _cheapest(
+    def _choose(
         self, ts: TaskState, asked: RequestClass, candidates: Iterable[WorkerState]
-    ) -> WorkerState | None:
+    ) -> int | None:
         """Choose, of those with room, the one where the task can begin first."""
-        best: tuple[float, float, WorkerState] | None = None
-        for ws in candidates:
-            load = self.places.load(asked.signature, self.number_of(ws), self._keeps)
-            if load is None:
-                continue
-            begins_s = 0.0
-            if ts.dependencies:
-                begins_s = self.scheduler.get_comm_cost(ts, ws)
-                if load > 1:
-                    begins_s += (load - 1) * self.scheduler._get_prefix_duration(ts.prefix)
-            if best is None or (begins_s, load) < best[:2]:
-                best = begins_s, load, ws
-        return None if best is None else best[2]
-
-    def _keep(self, ts: TaskState, asked: RequestClass) -> None:
-        """Keep a task that no worker has room for, or ever will."""
-        reason = self.places.unmeetable(asked.signature)
-        if reason is not None:
-            self.warn_unmet(ts.key, asked, reason)
-        line = self.line_of(ts, asked)
-        line.add(ts)
-        if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
-            self.places.refused(asked.signature, line.peek().priority)
-
-    def line_of(self, ts: TaskState, asked: RequestClass) -> WaitingLine:
-        """Find the line of tasks that ask for the same and may run on the same workers."""
-        return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
+        scheduler = self.scheduler
+        if not ts.dependencies:
+            transfers_s = [(self.number_of(ws), 0.0) for ws in candidates]
+            return self.places.choose(asked.signature, transfers_s, 0.0, self._keeps)
+        transfers_s = [(self.number_of(ws), scheduler.get_comm_cost(ts, ws)) for ws in candidates]
+        duration_s = scheduler._get_prefix_duration(ts.prefix)
+        return self.places.choose(asked.signature, transfers_s, duration_s, self._keeps)
 
     def warn_unmet(self, key: Any, asked: RequestClass, reason: str) -> None:
         """Say that no worker can meet what a task asks for; once for each request."""
@@ -388,6 +341,10 @@ class SchedulerSlots:
             self.drains = True
             self.scheduler.loop.asyncio_loop.call_soon(self.drain)
 
+    def _drain_what_waits(self) -> None:
+        if self.places.has_lines:
+            self.drain_soon()
+
     def drain(self) -> None:
         """Send as many of the tasks that wait as workers have room for, the first ones first."""
         self.drains = False
@@ -396,57 +353,36 @@ class SchedulerSlots:
             waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
             again = {ts.key: "processing" for ts in waiting}
             self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
-        kept, _ = self.places.kept
-        if kept is not None and self.kept_worker not in self.scheduler.running:
-            self._keep_worker(kept)
-        heads: list[Any] = []
-        for number, place in enumerate(list(self.waiting)):
-            self._push_head(heads, number, place)
-        while heads:
-            _, number, place = heapq.heappop(heads)
-            signature, restrictions, _ = place
-            ts = self.waiting[place].peek()
-            if any(restrictions):
-                if not self._may_go(ts, signature):
-                    continue
-            elif not self._has_room(signature):
-                continue
-            self.scheduler.transitions(
-                {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
-            )
-            if ts.state != "no-worker":
-                self._push_head(heads, number, place)
+        self.places.drain(self._waits, self._may_go, self._send)
 
-    def _push_head(self, heads: list[Any], number: int, place: Any) -> None:
-        """Note which task of a kind is the first that waits, if any still does."""
-        heap = self.waiting[place]
-        while heap:
-            ts = heap.peek()
-            if ts.state == "no-worker":
-                is_kept = place[0] == self.places.kept[0]
-                heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
-                return
+    def _waits(self, task: int) -> bool:
+        """Tell whether a task still waits; forgets one that does not."""
+        # None if its restrictions have changed, and it left another line than this one.
+        ts = self.waiting.get(task)
+        waits = ts is not None and ts.state == "no-worker"
+        if not waits:
             # It was sent, just now or when a worker joined, or no client wants it any more.
-            heap.discard(ts)
-        del self.waiting[place]
-        if not any(place[1]):
-            self.places.left(place[0])
+            self.waiting.pop(task, None)
+        return waits
 
-    def _may_go(self, ts: TaskState, signature: int) -> bool:
+    def _send(self, task: int) -> bool:
+        ts = self.waiting[task]
+        self.scheduler.transitions({ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}")
+        return self._waits(task)
+
+    def _may_go(self, task: int) -> bool:
         """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
-        if ts.loose_restrictions or not self._keeps:
+        ts = self.waiting[task]
+        asked = self.asked.by(ts)
+        if asked is None or ts.loose_restrictions or not self._keeps:
             return True
         if not ts.worker_restrictions and not ts.host_restrictions:
             return True
         running = self.scheduler.running
         return any(
-            ws in running and self.places.has_room(signature, self.number_of(ws))
-            for ws in named_workers(self.scheduler, ts)
+            ws in running and self.places.has_room(asked.signature, self.number_of(ws))
+            for ws in _named_workers(self.scheduler, ts)
         )
-
-    def _has_room(self, signature: int) -> bool:
-        ws = self._least_loaded(signature)
-        return ws is not None and bool(self.places.has_room(signature, self.number_of(ws)))
 
     # Workers by number
 
@@ -494,37 +430,53 @@ class SchedulerSlots:
         """Note that a worker has a task; counts one that takes less than a thread."""
         asked = self.asked.by(ts)
         if asked is not None:
-            self.places.book(asked.signature, self.number_of(ws))
-            self.booked[ts] = asked, self.number_of(ws)
-            if counts and asked.is_beside:
-                self.beside[ws] = self.beside.get(ws, 0) + 1
+            counts = counts and asked.is_beside
+            self.places.inherit_booking(id(ts), asked.signature, self.number_of(ws), counts)
+            self.booked[id(ts)] = ts
 
     # While `backhaul.dask.scheduler.core` has the state
 
     def clear(self) -> None:
         """Clear all that depends on tasks and workers: from now on a core decides."""
-        for number in self.by_number:
-            self.places.remove_worker(number)
-        for members in (self.booked, self.waiting, self.numbers, self.by_number, self.beside):
+        self.places.clear()
+        for members in (self.booked, self.waiting, self.numbers, self.by_number):
             members.clear()
-        self.places.forget_waiting()
         self.reads_again = False
 
-    def resume(self, kept_worker: str | None, served: Iterable[str], *, drains: bool) -> None:
-        """Decide again, with the tasks of a core.
+    def state(self, key_text: Callable[[Any], str]) -> RoomState:
+        """Return which tasks hold what they ask for and which wait, by their keys as texts."""
+        tasks = self.scheduler.tasks
+        booked = [ts for ts in self.booked.values() if tasks.get(ts.key) is ts]
+        booked.sort(key=lambda ts: ts.run_id)
+        waiting = {
+            number: key_text(ts.key)
+            for number, ts in self.waiting.items()
+            if ts.state == "no-worker" and tasks.get(ts.key) is ts
+        }
+        return self.places.state(
+            [key_text(ts.key) for ts in booked],
+            waiting,
+            {number: ws.address for number, ws in self.by_number.items()},
+            drains=self.drains,
+        )
 
-        `kept_worker` is the address of the worker that is kept for a request that waited for long;
-        `served` has the addresses of workers that were sent tasks, the one served longest ago
-        first. `drains` says whether tasks that wait may be sent.
-        """
-        workers = self.scheduler.workers
-        kept, _ = self.places.kept
-        if kept is not None:
-            ws = None if kept_worker is None else workers.get(kept_worker)
-            self.places.keep(kept, None if ws is None else self.number_of(ws))
-        self.places.set_served([self.number_of(workers[address]) for address in served])
+    def resume(self, state: RoomState, task_of: Callable[[str], TaskState]) -> None:
+        """Decide again, with the tasks and the state of a core; nothing is booked or waits here."""
+        self.activate(books=False)
+        self.meet_workers()
+        for text in state.booked:
+            ts = task_of(text)
+            if ts.processing_on is not None:
+                self.book(ts, ts.processing_on, counts=True)
+        for text in state.waiting:
+            ts = task_of(text)
+            asked = self.asked.by(ts)
+            if asked is not None:
+                self.waiting[id(ts)] = ts
+                self.places.join_line(*_in_line(ts, asked))
+        self.places.inherit(state, {ws.address: number for ws, number in self.numbers.items()})
         self.reads_again = self.declares_cpu
-        if drains or self.reads_again:
+        if state.drains or self.reads_again:
             self.drain_soon()
 
     # Workers by number
@@ -548,4 +500,23 @@ class SchedulerSlots:
             self.numbers[ws] = number
             self.by_number[number] = ws
         place_worker(self.places, number, ws, self.beside_max)
+        self.places.set_running(number, ws.status == Status.running)
         return number
+
+
+def _in_line(ts: TaskState, asked: RequestClass) -> tuple[Any, ...]:
+    """Return the arguments of `ResourcePlaces.wait`: a task, its request and where it may run."""
+    workers, hosts = list(ts.worker_restrictions or ()), list(ts.host_restrictions or ())
+    return id(ts), asked.signature, workers, hosts, bool(ts.loose_restrictions), ts.priority
+
+
+def _named_workers(scheduler: Any, ts: TaskState) -> Iterator[WorkerState]:
+    """Go through the workers that restrictions of a task name, by address or by host."""
+    addresses = list(ts.worker_restrictions or ())
+    for host in ts.host_restrictions or ():
+        info = scheduler.host_info.get(scheduler.coerce_hostname(host), {})
+        addresses += info.get("addresses", ())
+    for address in addresses:
+        ws = scheduler.workers.get(address)
+        if ws is not None:
+            yield ws

@@ -1,16 +1,14 @@
 """Resource requests of tasks while the core has the state.
 
 Python reads the requests (`scheduler_slots`), because these are in functions and annotations. The
-core decides which worker has room and which tasks wait, by the same rules
-(`crates/dask/src/scheduler/room.rs`).
+core decides which worker has room and which tasks wait (`crates/dask/src/scheduler/room.rs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.compat.names import TaskState
 from backhaul.dask.resource_pools.requests import ANNOTATION, CPU
 from backhaul.dask.resource_pools.scheduler_slots import SchedulerSlots, slots_of
 from backhaul.dask.resource_pools.worker_inventory import described
@@ -25,8 +23,6 @@ __all__ = [
     "ResourceAdmission",
     "begin_admission",
     "carried_threads",
-    "export_requests",
-    "import_requests",
 ]
 
 
@@ -73,7 +69,7 @@ def begin_admission(
             core.declare_worker(ws.address, declared)
     if slots.is_active:
         try:
-            core.inherit_room(export_requests(slots, key_text))
+            core.inherit_room(slots.state(key_text))
         except LookupError as error:
             raise EscapeError(str(error)) from error
 
@@ -108,63 +104,13 @@ class ResourceAdmission:
         if self.slots is None:
             return
         live = self._live
-        for text, amounts, threads, reason in live.core.take_unmet():
-            asked = self.slots.asked.of(amounts, threads)
-            self.slots.warn_unmet(live.texts.key(text), asked, reason)
+        for unmet in live.core.take_unmet():
+            asked = self.slots.asked.of(unmet.amounts, unmet.threads)
+            self.slots.warn_unmet(live.texts.key(unmet.key), asked, unmet.reason)
 
     def release(self) -> None:
         """Return the core's use of resources to the slots, after the export of all tasks."""
-        said = None if self.slots is None else self._live.core.room()
-        if said is not None and self.slots is not None:
-            live = self._live
-            import_requests(
-                self.slots, said, lambda text: live.scheduler.tasks[live.texts.key(text)]
-            )
-
-
-def export_requests(slots: SchedulerSlots, key_text: Callable[[Any], str]) -> dict[str, Any]:
-    """Return the requests of tasks in the form of `SchedulerCore.room`."""
-    tasks = slots.scheduler.tasks
-    lines = {
-        place: [ts for ts in line if ts.state == "no-worker" and tasks.get(ts.key) is ts]
-        for place, line in slots.waiting.items()
-    }
-    unbound = {place[0] for place, line in lines.items() if line and not any(place[1])}
-    passed = [one for one in slots.places.waiting() if one[0] in unbound]
-    booked = [ts for ts in slots.booked if tasks.get(ts.key) is ts]
-    (kept, _), kept_worker = slots.places.kept, slots.kept_worker
-    return {
-        "booked": [key_text(ts.key) for ts in sorted(booked, key=lambda ts: ts.run_id)],
-        "waiting": [key_text(ts.key) for line in lines.values() for ts in line],
-        "passed": [
-            (*slots.places.asked(signature), stands, passes) for signature, stands, passes in passed
-        ],
-        "kept": next((n for n, one in enumerate(passed) if one[0] == kept), None),
-        "kept_worker": None if kept_worker is None else kept_worker.address,
-        "served": [slots.by_number[number].address for number in slots.places.served()],
-        "drains": slots.drains,
-    }
-
-
-def import_requests(
-    slots: SchedulerSlots, said: Mapping[str, Any], task_of: Callable[[str], TaskState]
-) -> None:
-    """Continue from what `SchedulerCore.room` of a core returned, which decides no more.
-
-    The slots have no requests yet; their scheduler has the tasks of the core.
-    """
-    slots.activate(books=False)
-    slots.meet_workers()
-    for text in said["booked"]:
-        ts = task_of(text)
-        if ts.processing_on is not None:
-            slots.book(ts, ts.processing_on, counts=True)
-    for text in said["waiting"]:
-        ts = task_of(text)
-        asked = slots.asked.by(ts)
-        if asked is not None:
-            slots.line_of(ts, asked).add(ts)
-    for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
-        signature = slots.asked.of(amounts, threads).signature
-        slots.places.waits(signature, place, passes, is_kept=number == said["kept"])
-    slots.resume(said["kept_worker"], said["served"], drains=said["drains"])
+        live = self._live
+        state = None if self.slots is None else live.core.room()
+        if state is not None and self.slots is not None:
+            self.slots.resume(state, lambda text: live.scheduler.tasks[live.texts.key(text)])

@@ -2,6 +2,7 @@
 //!
 //! Keys are texts here.
 
+mod attributes;
 mod calls;
 mod events;
 mod graph;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyLookupError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::{Core, inherit, refusal, text_of, texts_of};
+use super::{Core, attributes, refusal, text_of};
 
 /// Level, key, cost in seconds, victim and thief with how long each is busy for, in seconds
 type Requested = (usize, String, f64, String, f64, String, f64);
@@ -25,7 +25,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.inherit_stealing")]
     fn inherit_stealing(&self, said: &Bound<'_, PyDict>) -> PyResult<()> {
-        let view = inherit::stealing(said)?;
+        let view = attributes::stealing::read(said)?;
         let inherited = self.core().inherit_stealing(&view);
         inherited.map_err(|error| PyLookupError::new_err(error.to_string()))
     }
@@ -76,29 +76,8 @@ impl Core {
         let Some(view) = self.core().stealing_view() else {
             return Ok(None);
         };
-        let stealable = view.stealable.iter();
-        let stealable = stealable.map(|(worker, level, keys)| (&**worker, *level, texts_of(keys)));
-        let in_flight = view.in_flight.iter().map(|one| {
-            (
-                text_of(&one.key),
-                &*one.victim,
-                &*one.thief,
-                one.victim_s,
-                one.thief_s,
-                &*one.stimulus,
-            )
-        });
-        let unknown = view.unknown.iter();
-        let unknown = unknown.map(|(prefix, keys)| (&**prefix, texts_of(keys)));
-        let occupancy = view.occupancy_s.iter().map(|(worker, s)| (&**worker, *s));
-        let tasks = view.tasks.iter().map(|(worker, tasks)| (&**worker, *tasks));
         let dict = PyDict::new(py);
-        dict.set_item("stealable", stealable.collect::<Vec<_>>())?;
-        dict.set_item("in_flight", in_flight.collect::<Vec<_>>())?;
-        dict.set_item("occupancy", occupancy.collect::<Vec<_>>())?;
-        dict.set_item("tasks", tasks.collect::<Vec<_>>())?;
-        dict.set_item("unknown", unknown.collect::<Vec<_>>())?;
-        dict.set_item("requests", view.requests)?;
+        attributes::stealing::said(&view, &dict)?;
         Ok(Some(dict))
     }
 }

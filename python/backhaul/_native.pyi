@@ -23,6 +23,7 @@ __all__ = [
     "Context",
     "DeviceBuffer",
     "Endpoint",
+    "EngineNotes",
     "FairNetwork",
     "Join",
     "Links",
@@ -36,6 +37,7 @@ __all__ = [
     "PassedRequest",
     "Placement",
     "Plan",
+    "ReplicatedTask",
     "Request",
     "ResourcePlaces",
     "ResourcePools",
@@ -44,6 +46,10 @@ __all__ = [
     "RunRecord",
     "SchedulerCore",
     "SchedulerStreams",
+    "StealOutcome",
+    "StealRequest",
+    "StoppedStreams",
+    "SubmittedTask",
     "TaskCalls",
     "TaskGraph",
     "Tls",
@@ -2337,20 +2343,8 @@ class SchedulerStreams:
     def has_too_many(self, prefix: str) -> bool:
         """Tell whether it is worth it to take tasks of a prefix back from workers."""
 
-    def notes(self) -> dict[str, Any]:
-        """Take the work that is left to Python.
-
-        Returns
-        -------
-        dict
-            ``unwanted_from``, workers that send results that no client keeps; ``give_back``,
-            prefixes of which workers have too many; ``submitted``, for each task its client, when
-            it came, whether it is new, whether its key is another's, whether all was idle, and the
-            group that came to be with it, if one did (name, span, how many of the gone ones went
-            before); ``gone_groups``, as `SchedulerCore.take_gone_groups` gives them, and no longer
-            does; ``failure``, why nothing is handled any more, or None; ``unsaid``, messages as
-            `SchedulerCore.take_messages` gives them.
-        """
+    def notes(self) -> EngineNotes:
+        """Take the work that is left to Python."""
 
     def failure(self) -> str | None:
         """Say what failed, upon which nothing is handled any more; None if nothing did."""
@@ -2358,16 +2352,172 @@ class SchedulerStreams:
     def counts(self) -> dict[str, int]:
         """Count the messages that were handled, by operation, and the batches that were not."""
 
-    def stop(self) -> dict[str, Any]:
-        """Handle nothing any more, from when this returns.
+    def stop(self) -> StoppedStreams:
+        """Handle nothing any more, from when this returns."""
 
-        Returns
-        -------
-        dict
-            ``held``, numbers of peers and frames of messages that were to wait; ``notes`` and
-            ``counts``; ``expectations``, prefixes with seconds and bytes; ``confirmed``, groups
-            with how many of their tasks have finished.
-        """
+@final
+class EngineNotes:
+    """Work that the engine leaves to Python."""
+
+    @property
+    def unwanted_from(self) -> list[str]:
+        """Workers that send results that no client keeps."""
+
+    @property
+    def give_back(self) -> list[str]:
+        """Prefixes of tasks of which workers have too many."""
+
+    @property
+    def submitted(self) -> list[SubmittedTask]:
+        """Tasks that clients have submitted."""
+
+    @property
+    def gone_groups(self) -> list[dict[str, Any]]:
+        """Groups in the form of `SchedulerCore.take_gone_groups`, which leaves these out."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is handled any more."""
+
+    @property
+    def unsaid(self) -> list[tuple[str, str | None, dict[str, Any]]]:
+        """Messages in the form of `SchedulerCore.take_messages`."""
+
+@final
+class SubmittedTask:
+    """A task that a client has submitted, and that the engine has taken."""
+
+    @property
+    def client(self) -> str:
+        """Name of the client."""
+
+    @property
+    def start_s(self) -> float:
+        """When it came, in seconds."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was not known before."""
+
+    @property
+    def has_collided(self) -> bool:
+        """Whether it is known with other dependencies, which it keeps."""
+
+    @property
+    def was_idle(self) -> bool:
+        """Whether nothing was to be done before."""
+
+    @property
+    def group(self) -> str | None:
+        """Name of the group that came to be with it, if one did."""
+
+    @property
+    def span(self) -> str | None:
+        """Span of that group."""
+
+    @property
+    def gone_before(self) -> int:
+        """How many of `EngineNotes.gone_groups` had gone when that group came to be."""
+
+@final
+class StoppedStreams:
+    """The state of streams that the engine handles no more."""
+
+    @property
+    def held(self) -> list[tuple[int, list[bytes]]]:
+        """Numbers of peers, and frames of messages that wait for others."""
+
+    @property
+    def notes(self) -> EngineNotes:
+        """Work that is left to Python."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts in the form of `SchedulerStreams.counts`."""
+
+    @property
+    def expectations(self) -> list[tuple[str, float, float]]:
+        """Prefixes with expected seconds and bytes."""
+
+    @property
+    def confirmed(self) -> list[tuple[str, int]]:
+        """Groups, and how many of their tasks have finished."""
+
+@final
+class StealRequest:
+    """A request to move a task from a busy worker to an idle one."""
+
+    @property
+    def level(self) -> int:
+        """Level of its cost."""
+
+    @property
+    def key(self) -> str:
+        """Key of the task."""
+
+    @property
+    def cost_s(self) -> float:
+        """By how much the victim is less busy then, in seconds."""
+
+    @property
+    def victim(self) -> str:
+        """Address of the worker that has the task."""
+
+    @property
+    def victim_s(self) -> float:
+        """How long the victim is busy, in seconds."""
+
+    @property
+    def thief(self) -> str:
+        """Address of the worker that is to get the task."""
+
+    @property
+    def thief_s(self) -> float:
+        """How long the thief is busy, in seconds."""
+
+@final
+class StealOutcome:
+    """What a worker's answer to a request to move a task led to."""
+
+    @property
+    def outcome(self) -> str:
+        """Outcome as Dask logs it, or ``"unknown"``."""
+
+    @property
+    def is_thief_gone(self) -> bool:
+        """Whether the thief has left the cluster."""
+
+    @property
+    def victim(self) -> str:
+        """Address of the worker that had the task; empty if nothing is known of the request."""
+
+    @property
+    def thief(self) -> str:
+        """Address of the worker that was to get the task, likewise."""
+
+@final
+class ReplicatedTask:
+    """A result that several workers hold."""
+
+    @property
+    def key(self) -> str:
+        """Key of the task."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the result, in bytes; -1 if that is not known."""
+
+    @property
+    def actor(self) -> bool:
+        """Whether the result is an actor."""
+
+    @property
+    def who_has(self) -> list[str]:
+        """Addresses of the workers that hold the result."""
+
+    @property
+    def waiters(self) -> list[tuple[str, str | None]]:
+        """Keys of tasks that wait for the result, and the worker that has each, if any."""
 
 @final
 class TaskCalls:
@@ -2804,17 +2954,8 @@ class SchedulerCore:
             another run counts.
         """
 
-    def replicated_tasks(
-        self,
-    ) -> list[tuple[str, int, bool, list[str], list[tuple[str, str | None]]]]:
-        """List the results that several workers hold.
-
-        Returns
-        -------
-        list of tuple
-            Key, bytes (-1 if not known), whether it is an actor, addresses of its workers, and of
-            each task that waits for it the key and the address of the worker that has it, if any.
-        """
+    def replicated_tasks(self) -> list[ReplicatedTask]:
+        """List the results that several workers hold."""
 
     def file_worker(self, address: str, busy_s: float) -> None:
         """File a worker anew as idle or saturated, as a caller has asked.
@@ -3022,27 +3163,13 @@ class SchedulerCore:
             core must not be used then.
         """
 
-    def balance(self, now_s: float) -> list[tuple[int, str, float, str, float, str, float]]:
-        """Ask busy workers for tasks that idle ones take.
-
-        Returns
-        -------
-        list
-            For each task the level of its cost, its key, what the victim is rid of, the victim,
-            how long that is busy for, the thief, and how long that is; all times in seconds.
-        """
+    def balance(self, now_s: float) -> list[StealRequest]:
+        """Ask busy workers for tasks that idle ones take."""
 
     def confirm_steal(
         self, stimulus: str, now_s: float, key: str, state: str | None
-    ) -> tuple[str, bool, str, str]:
-        """Take the answer of a worker that was asked for a task.
-
-        Returns
-        -------
-        tuple
-            Outcome, ``"unknown"`` or as Dask logs it; whether the thief is gone; the
-            addresses of victim and thief.
-        """
+    ) -> StealOutcome:
+        """Take the answer of a worker that was asked for a task."""
 
     def stealing(self) -> dict[str, Any] | None:
         """Say what is known of tasks that may be moved; None unless that has begun.

@@ -32,8 +32,11 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     placement::add_to(module)?;
     module.add_class::<scheduler::Core>()?;
     module.add_class::<scheduler::PassedRequest>()?;
+    module.add_class::<scheduler::ReplicatedTask>()?;
     module.add_class::<scheduler::RoomState>()?;
     module.add_class::<scheduler::RunRecord>()?;
+    module.add_class::<scheduler::StealOutcome>()?;
+    module.add_class::<scheduler::StealRequest>()?;
     module.add_class::<scheduler::TaskCalls>()?;
     module.add_class::<scheduler::TaskGraph>()?;
     module.add_class::<scheduler::UnmetRequest>()?;

@@ -76,7 +76,7 @@ mod _native {
     #[pymodule_export]
     use crate::request::Request;
     #[pymodule_export]
-    use crate::scheduler_streams::SchedulerStreams;
+    use crate::scheduler_streams::{EngineNotes, SchedulerStreams, StoppedStreams, SubmittedTask};
     #[pymodule_export]
     use crate::tls::Tls;
     #[pymodule_export]

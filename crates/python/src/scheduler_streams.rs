@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::hot::{Frames, HotSettings, PeerId, PeerKind};
+use backhaul_dask::hot::{Frames, HotCounts, HotNotes, HotSettings, PeerId, PeerKind, Submitted};
 use backhaul_dask_python::{SchedulerCore, WindowPolicy, gone_groups, message_of, refusal};
 use backhaul_dask_streams::Streams;
 use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::deferred;
 use crate::endpoint::Endpoint;
@@ -136,9 +136,9 @@ impl SchedulerStreams {
     }
 
     #[doc = stub_doc!("SchedulerStreams.notes")]
-    fn notes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn notes(&self, py: Python<'_>) -> PyResult<EngineNotes> {
         let notes = self.0.core().take_notes();
-        notes_dict(py, notes)
+        EngineNotes::of(py, notes)
     }
 
     #[doc = stub_doc!("SchedulerStreams.failure")]
@@ -153,22 +153,22 @@ impl SchedulerStreams {
     }
 
     #[doc = stub_doc!("SchedulerStreams.stop")]
-    fn stop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn stop(&self, py: Python<'_>) -> PyResult<StoppedStreams> {
         let streams = self.0.check(py)?;
         let stopped = deferred::call(py, || py.detach(|| streams.stop()));
-        let held = PyList::empty(py);
+        let mut held = Vec::new();
         for (peer, batches) in stopped.held {
             for batch in batches {
-                held.append((peer.0, frames_list(py, &batch)?))?;
+                held.push((peer.0, frames_list(py, &batch)?.unbind()));
             }
         }
-        let dict = PyDict::new(py);
-        dict.set_item("held", held)?;
-        dict.set_item("notes", notes_dict(py, stopped.notes)?)?;
-        dict.set_item("counts", counts_dict(py, stopped.counts)?)?;
-        dict.set_item("expectations", stopped.expectations)?;
-        dict.set_item("confirmed", stopped.confirmed)?;
-        Ok(dict)
+        Ok(StoppedStreams {
+            held,
+            notes: Py::new(py, EngineNotes::of(py, stopped.notes)?)?,
+            counts: counts_dict(py, stopped.counts)?.unbind(),
+            expectations: stopped.expectations,
+            confirmed: stopped.confirmed,
+        })
     }
 }
 
@@ -176,40 +176,94 @@ fn frames_list<'py>(py: Python<'py>, frames: &Frames) -> PyResult<Bound<'py, PyL
     PyList::new(py, frames.iter().map(|frame| PyBytes::new(py, frame)))
 }
 
-fn notes_dict(py: Python<'_>, notes: backhaul_dask::hot::HotNotes) -> PyResult<Bound<'_, PyDict>> {
-    let dict = PyDict::new(py);
-    let texts =
-        |texts: &[Arc<str>]| -> Vec<String> { texts.iter().map(|text| text.to_string()).collect() };
-    dict.set_item("unwanted_from", texts(&notes.unwanted_from))?;
-    dict.set_item("give_back", texts(&notes.give_back))?;
-    let submitted = notes.submitted.iter().map(|one| {
-        let client = &*one.client;
-        (
-            client,
-            one.start_s,
-            one.is_new,
-            one.has_collided,
-            one.was_idle,
-            one.group
-                .as_ref()
-                .map(|group| (&*group.name, group.span.as_deref(), group.gone_before)),
-        )
-    });
-    dict.set_item("gone_groups", gone_groups(py, &notes.gone_groups)?)?;
-    dict.set_item("submitted", submitted.collect::<Vec<_>>())?;
-    dict.set_item("failure", notes.failure)?;
-    let unsaid = PyList::empty(py);
-    for message in &notes.unsaid {
-        unsaid.append(message_of(py, message)?)?;
-    }
-    dict.set_item("unsaid", unsaid)?;
-    Ok(dict)
+#[doc = stub_doc!("EngineNotes")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+pub(crate) struct EngineNotes {
+    #[doc = stub_doc!("EngineNotes.unwanted_from")]
+    unwanted_from: Vec<String>,
+    #[doc = stub_doc!("EngineNotes.give_back")]
+    give_back: Vec<String>,
+    #[doc = stub_doc!("EngineNotes.submitted")]
+    submitted: Vec<Py<SubmittedTask>>,
+    #[doc = stub_doc!("EngineNotes.gone_groups")]
+    gone_groups: Py<PyList>,
+    #[doc = stub_doc!("EngineNotes.failure")]
+    failure: Option<String>,
+    #[doc = stub_doc!("EngineNotes.unsaid")]
+    unsaid: Vec<Py<PyTuple>>,
 }
 
-fn counts_dict(
-    py: Python<'_>,
-    counts: backhaul_dask::hot::HotCounts,
-) -> PyResult<Bound<'_, PyDict>> {
+#[doc = stub_doc!("SubmittedTask")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+pub(crate) struct SubmittedTask {
+    #[doc = stub_doc!("SubmittedTask.client")]
+    client: String,
+    #[doc = stub_doc!("SubmittedTask.start_s")]
+    start_s: f64,
+    #[doc = stub_doc!("SubmittedTask.is_new")]
+    is_new: bool,
+    #[doc = stub_doc!("SubmittedTask.has_collided")]
+    has_collided: bool,
+    #[doc = stub_doc!("SubmittedTask.was_idle")]
+    was_idle: bool,
+    #[doc = stub_doc!("SubmittedTask.group")]
+    group: Option<String>,
+    #[doc = stub_doc!("SubmittedTask.span")]
+    span: Option<String>,
+    #[doc = stub_doc!("SubmittedTask.gone_before")]
+    gone_before: usize,
+}
+
+#[doc = stub_doc!("StoppedStreams")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+pub(crate) struct StoppedStreams {
+    #[doc = stub_doc!("StoppedStreams.held")]
+    held: Vec<(usize, Py<PyList>)>,
+    #[doc = stub_doc!("StoppedStreams.notes")]
+    notes: Py<EngineNotes>,
+    #[doc = stub_doc!("StoppedStreams.counts")]
+    counts: Py<PyDict>,
+    #[doc = stub_doc!("StoppedStreams.expectations")]
+    expectations: Vec<(String, f64, f64)>,
+    #[doc = stub_doc!("StoppedStreams.confirmed")]
+    confirmed: Vec<(String, u64)>,
+}
+
+impl EngineNotes {
+    fn of(py: Python<'_>, notes: HotNotes) -> PyResult<Self> {
+        let texts = |texts: &[Arc<str>]| texts.iter().map(|text| text.to_string()).collect();
+        let submitted = notes.submitted.iter();
+        let submitted = submitted.map(|one| Py::new(py, SubmittedTask::of(one)));
+        let unsaid = notes.unsaid.iter();
+        let unsaid = unsaid.map(|message| Ok(message_of(py, message)?.unbind()));
+        Ok(Self {
+            unwanted_from: texts(&notes.unwanted_from),
+            give_back: texts(&notes.give_back),
+            submitted: submitted.collect::<PyResult<_>>()?,
+            gone_groups: gone_groups(py, &notes.gone_groups)?.unbind(),
+            unsaid: unsaid.collect::<PyResult<_>>()?,
+            failure: notes.failure,
+        })
+    }
+}
+
+impl SubmittedTask {
+    fn of(submitted: &Submitted) -> Self {
+        let group = submitted.group.as_ref();
+        Self {
+            client: submitted.client.to_string(),
+            start_s: submitted.start_s,
+            is_new: submitted.is_new,
+            has_collided: submitted.has_collided,
+            was_idle: submitted.was_idle,
+            group: group.map(|group| group.name.to_string()),
+            span: group.and_then(|group| group.span.as_deref().map(str::to_owned)),
+            gone_before: group.map_or(0, |group| group.gone_before),
+        }
+    }
+}
+
+fn counts_dict(py: Python<'_>, counts: HotCounts) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (name, count) in [
         ("task-finished", counts.finished),

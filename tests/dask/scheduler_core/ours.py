@@ -73,7 +73,11 @@ class Ours:
         elif event.name == "balance":
             requested = self.core.balance(now_s)
             if requested:
-                self.steal_log.append(("request", [(now_s, *one) for one in requested]))
+                log = []
+                for one in requested:
+                    moves = one.victim, one.victim_s, one.thief, one.thief_s
+                    log.append((now_s, one.level, one.key, one.cost_s, *moves))
+                self.steal_log.append(("request", log))
         elif event.name == "steal_response":
             self._answer(event.stimulus, now_s, **arguments)
         elif event.name in ("task_finished", "task_erred", "worker_added"):
@@ -94,11 +98,12 @@ class Ours:
             self.clients.remove(arguments["client"])
 
     def _answer(self, stimulus: str, now_s: float, key: str, state: str | None) -> None:
-        told, is_gone, victim, thief = self.core.confirm_steal(stimulus, now_s, key, state)
+        answer = self.core.confirm_steal(stimulus, now_s, key, state)
+        told, victim, thief = answer.outcome, answer.victim, answer.thief
         if told in ("stale-response", "already-aborted"):
             self.steal_log.append((told, key, state, "w", stimulus))
         elif told == "reschedule":
-            self.steal_log.append((told, is_gone, key, state, victim, thief, stimulus))
+            self.steal_log.append((told, answer.is_thief_gone, key, state, victim, thief, stimulus))
         elif told != "unknown":
             self.steal_log.append((told, key, state, victim, thief, stimulus))
 

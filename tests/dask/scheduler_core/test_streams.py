@@ -541,7 +541,7 @@ async def test_messages_wait_for_what_is_queued_for_the_same_peer() -> None:
     streams.hold(peer, True)
     assert not streams.flush()
     left = streams.stop()
-    ((number, frames),) = left["held"]
+    ((number, frames),) = left.held
     assert number == peer
     assert {message["op"] for message in msgpack.unpackb(frames[0])} >= {"free-keys"}
     await near.close()

@@ -12,14 +12,23 @@ use super::{Core, RunId, refusal, text_of, texts_of};
 /// Group, prefix and clients that want the result
 type Running = (String, String, Vec<String>);
 
-/// Key, bytes, whether it is an actor, addresses, and keys and addresses of waiters
-type Replicated = (
-    String,
-    i64,
-    bool,
-    Vec<String>,
-    Vec<(String, Option<String>)>,
-);
+/// A task that waits for a result, and the address of the worker that has the task, if any
+type Waiter = (String, Option<String>);
+
+#[doc = stub_doc!("ReplicatedTask")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+pub(crate) struct ReplicatedTask {
+    #[doc = stub_doc!("ReplicatedTask.key")]
+    key: String,
+    #[doc = stub_doc!("ReplicatedTask.nbytes")]
+    nbytes: i64,
+    #[doc = stub_doc!("ReplicatedTask.actor")]
+    actor: bool,
+    #[doc = stub_doc!("ReplicatedTask.who_has")]
+    who_has: Vec<String>,
+    #[doc = stub_doc!("ReplicatedTask.waiters")]
+    waiters: Vec<Waiter>,
+}
 
 /// Groups that were dropped, each as a dict
 ///
@@ -102,23 +111,21 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.replicated_tasks")]
-    fn replicated_tasks(&self) -> Vec<Replicated> {
+    fn replicated_tasks(&self) -> Vec<ReplicatedTask> {
         let tasks = self.core().replicated_tasks().into_iter();
         tasks
             .map(|one| {
                 let waiters = one.waiters.iter().map(|(waiter, worker)| {
                     (text_of(waiter), worker.as_deref().map(str::to_owned))
                 });
-                (
-                    text_of(&one.key),
-                    one.nbytes.map_or(-1, |nbytes| nbytes as i64),
-                    one.actor,
-                    one.who_has
-                        .iter()
-                        .map(|address| address.to_string())
-                        .collect(),
-                    waiters.collect(),
-                )
+                let who_has = one.who_has.iter();
+                ReplicatedTask {
+                    key: text_of(&one.key),
+                    nbytes: one.nbytes.map_or(-1, |nbytes| nbytes as i64),
+                    actor: one.actor,
+                    who_has: who_has.map(|address| address.to_string()).collect(),
+                    waiters: waiters.collect(),
+                }
             })
             .collect()
     }

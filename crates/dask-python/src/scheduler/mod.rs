@@ -19,9 +19,11 @@ mod views;
 mod window;
 
 pub(crate) use calls::TaskCalls;
+pub(crate) use live::ReplicatedTask;
 pub use live::gone_groups;
 pub(crate) use room::{PassedRequest, RoomState, UnmetRequest};
 pub(crate) use run_record::RunRecord;
+pub(crate) use stealing::{StealOutcome, StealRequest};
 pub(crate) use task_graph::TaskGraph;
 pub use window::WindowPolicy;
 pub(crate) use window::WorkerLoad;

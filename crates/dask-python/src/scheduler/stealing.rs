@@ -9,11 +9,38 @@ use pyo3::types::PyDict;
 
 use super::{Core, attributes, refusal, text_of};
 
-/// Level, key, cost in seconds, victim and thief with how long each is busy for, in seconds
-type Requested = (usize, String, f64, String, f64, String, f64);
+#[doc = stub_doc!("StealRequest")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+pub(crate) struct StealRequest {
+    #[doc = stub_doc!("StealRequest.level")]
+    level: usize,
+    #[doc = stub_doc!("StealRequest.key")]
+    key: String,
+    #[doc = stub_doc!("StealRequest.cost_s")]
+    cost_s: f64,
+    #[doc = stub_doc!("StealRequest.victim")]
+    victim: String,
+    #[doc = stub_doc!("StealRequest.victim_s")]
+    victim_s: f64,
+    #[doc = stub_doc!("StealRequest.thief")]
+    thief: String,
+    #[doc = stub_doc!("StealRequest.thief_s")]
+    thief_s: f64,
+}
 
-/// Log entry, whether the thief is gone, and addresses of victim and thief
-type Answered = (&'static str, bool, String, String);
+#[doc = stub_doc!("StealOutcome")]
+#[pyclass(frozen, get_all, module = "backhaul._native")]
+#[derive(Default)]
+pub(crate) struct StealOutcome {
+    #[doc = stub_doc!("StealOutcome.outcome")]
+    outcome: &'static str,
+    #[doc = stub_doc!("StealOutcome.is_thief_gone")]
+    is_thief_gone: bool,
+    #[doc = stub_doc!("StealOutcome.victim")]
+    victim: String,
+    #[doc = stub_doc!("StealOutcome.thief")]
+    thief: String,
+}
 
 #[pymethods]
 impl Core {
@@ -31,19 +58,17 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.balance")]
-    fn balance(&self, now_s: f64) -> Vec<Requested> {
+    fn balance(&self, now_s: f64) -> Vec<StealRequest> {
         let requested = self.core().balance(now_s).into_iter();
         requested
-            .map(|one| {
-                (
-                    one.level,
-                    text_of(&one.key),
-                    one.cost_s,
-                    one.victim.to_string(),
-                    one.victim_s,
-                    one.thief.to_string(),
-                    one.thief_s,
-                )
+            .map(|one| StealRequest {
+                level: one.level,
+                key: text_of(&one.key),
+                cost_s: one.cost_s,
+                victim: one.victim.to_string(),
+                victim_s: one.victim_s,
+                thief: one.thief.to_string(),
+                thief_s: one.thief_s,
             })
             .collect()
     }
@@ -55,19 +80,26 @@ impl Core {
         now_s: f64,
         key: &str,
         state: Option<&str>,
-    ) -> PyResult<Answered> {
+    ) -> PyResult<StealOutcome> {
         let stimulus = Arc::from(stimulus);
         let answered = self
             .core()
             .confirm_steal(key.as_bytes(), state, &stimulus, now_s)
             .map_err(refusal)?;
+        let nothing = |outcome| StealOutcome {
+            outcome,
+            ..StealOutcome::default()
+        };
         Ok(match answered {
-            StealAnswered::Unknown => ("unknown", false, String::new(), String::new()),
-            StealAnswered::Stale => ("stale-response", false, String::new(), String::new()),
-            StealAnswered::Aborted => ("already-aborted", false, String::new(), String::new()),
-            StealAnswered::Handled(told, is_gone, victim, thief) => {
-                (told, is_gone, victim.to_string(), thief.to_string())
-            }
+            StealAnswered::Unknown => nothing("unknown"),
+            StealAnswered::Stale => nothing("stale-response"),
+            StealAnswered::Aborted => nothing("already-aborted"),
+            StealAnswered::Handled(outcome, is_thief_gone, victim, thief) => StealOutcome {
+                outcome,
+                is_thief_gone,
+                victim: victim.to_string(),
+                thief: thief.to_string(),
+            },
         })
     }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 from dask.utils import parse_timedelta
 
-from backhaul._native import SchedulerStreams
+from backhaul._native import EngineNotes, SchedulerStreams
 from backhaul.dask.comm.batched_stream import AdaptiveBatchedSend
 from backhaul.dask.comm.comm import BackhaulComm
 from backhaul.dask.compat.function_origin import is_dasks
@@ -127,15 +127,15 @@ class EngineStreams:
         for comm, stream in self._peers.values():
             comm.untap()
             stream.leave()
-        for peer, frames in left["held"]:
+        for peer, frames in left.held:
             stream = self._peers[peer][1]
             _send_held(stream, [frames])
         if self._window is not None:
-            self._window.policy.replace(left["expectations"], left["confirmed"])
+            self._window.policy.replace(left.expectations, left.confirmed)
             live.fill_by(CoreWindow(live, self._window))
-        live.note_handled(left["counts"])
+        live.note_handled(left.counts)
         self._peers.clear()
-        self._write_down(left["notes"])
+        self._write_down(left.notes)
 
     def knows_client(self, name: str, stream: Any) -> bool:
         """Add a client that has connected since; tell whether the engine handles its stream."""
@@ -256,48 +256,48 @@ class EngineStreams:
         if self.is_active:
             notes = self._native.notes()
             self._write_down(notes)
-            if notes["failure"] is not None or notes["give_back"]:
+            if notes.failure is not None or notes.give_back:
                 self._event_loop.call_soon(self._act_on, notes)
 
-    def _write_down(self, notes: dict[str, Any]) -> None:
+    def _write_down(self, notes: EngineNotes) -> None:
         live = self._live
-        self._say(notes["unsaid"])
+        # The engine cannot write these.
+        if unsaid := notes.unsaid:
+            live.send_messages(unsaid)
         results = live.results
         if results is not None:
-            for worker in notes["unwanted_from"]:
+            for worker in notes.unwanted_from:
                 results.not_wanted(worker)
-        gone = notes["gone_groups"]
+        gone = notes.gone_groups
         written = 0
-        for client, start, is_new, has_collided, was_idle, group in notes["submitted"]:
-            if was_idle:
+        for task in notes.submitted:
+            if task.was_idle:
                 live.spans.begin_computation()
-            if group is not None:
-                name, span_id, gone_before = group
-                for last in gone[written:gone_before]:
+            if (group := task.group) is not None:
+                for last in gone[written : task.gone_before]:
                     live.spans.gone(last)
-                written = max(written, gone_before)
-                live.spans.come_again(name, span_id)
-            if has_collided:
+                written = max(written, task.gone_before)
+                live.spans.come_again(group, task.span)
+            if has_collided := task.has_collided:
                 note_collisions(1)
             note_submission(
-                live.scheduler, client, start, new_tasks=int(is_new), collisions=int(has_collided)
+                live.scheduler,
+                task.client,
+                task.start_s,
+                new_tasks=int(task.is_new),
+                collisions=int(has_collided),
             )
         for last in gone[written:]:
             live.spans.gone(last)
 
-    def _act_on(self, notes: dict[str, Any]) -> None:
+    def _act_on(self, notes: EngineNotes) -> None:
         """Do the work that may cause an escape."""
         live = self._live
         if not self.is_active:
             return
         if not self.has_failed() and live.window is not None:
-            for prefix in notes["give_back"]:
+            for prefix in notes.give_back:
                 live.window.give_back(prefix)
-
-    def _say(self, messages: list[Any]) -> None:
-        """Send the messages that the engine cannot write."""
-        if messages:
-            self._live.send_messages(messages)
 
     def _note_keepers(self) -> None:
         results = self._live.results

@@ -40,15 +40,16 @@ def snapshots(live: LiveCore) -> set[Any]:
     workers = live.scheduler.workers
     waiting: dict[str, Any] = {}
     found = set()
-    for text, nbytes, actor, who_has, waiters in live.core.replicated_tasks():
-        ts = _task(live, text, "memory")
-        ts.nbytes, ts.actor = nbytes, actor
-        ts.who_has = {workers[address] for address in who_has}
+    for one in live.core.replicated_tasks():
+        ts = _task(live, one.key, "memory")
+        ts.nbytes, ts.actor = one.nbytes, one.actor
+        ts.who_has = {workers[address] for address in one.who_has}
         ts.waiters = set()
-        for waiter, worker in waiters:
+        for waiter, worker in one.waiters:
             if waiter not in waiting:
-                waiting[waiter] = one = _task(live, waiter, "processing" if worker else "waiting")
-                one.processing_on = None if worker is None else workers[worker]
+                waits = _task(live, waiter, "processing" if worker else "waiting")
+                waits.processing_on = None if worker is None else workers[worker]
+                waiting[waiter] = waits
             ts.waiters.add(waiting[waiter])
         found.add(ts)
     return found

@@ -220,10 +220,11 @@ class Stealing:
             return
         start = time()
         log = []
-        for level, text, cost_s, *rest in live.core.balance(start):
+        for one in live.core.balance(start):
+            level, moves = one.level, (one.victim, one.victim_s, one.thief, one.thief_s)
             extension.metrics["request_count_total"][level] += 1
-            extension.metrics["request_cost_total"][level] += cost_s
-            log.append((start, level, live.texts.key(text), cost_s, *rest))
+            extension.metrics["request_cost_total"][level] += one.cost_s
+            log.append((start, level, live.texts.key(one.key), one.cost_s, *moves))
         live.send()
         if log:
             extension.log(("request", log))
@@ -239,12 +240,12 @@ class Stealing:
         if text is None or extension is None:
             return
         answer = live.call(live.core.confirm_steal, stimulus_id, time(), text, state)
-        told, is_thief_gone, victim, thief = answer
+        told, victim, thief = answer.outcome, answer.victim, answer.thief
         # Dask logs the same, before or after it sends.
         if told in ("stale-response", "already-aborted"):
             extension.log((told, key, state, worker, stimulus_id))
         elif told == "reschedule":
-            extension.log((told, is_thief_gone, key, state, victim, thief, stimulus_id))
+            extension.log((told, answer.is_thief_gone, key, state, victim, thief, stimulus_id))
         elif told != "unknown":
             extension.log((told, key, state, victim, thief, stimulus_id))
         live.send()

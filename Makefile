@@ -428,8 +428,8 @@ $(VENV)/.dev: requirements/hashed/dev.txt $(VENV)/.run | $(VENV)/.run
 	$(BIN)/python $(PIP_HASHED) -r $<
 	@touch $@
 
-# The stub has the docstrings. The import proves that the extension and the interpreter fit.
-$(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) python/backhaul/_native.pyi pyproject.toml $(VENV)/.run
+# The stubs have the docstrings. The import proves that the extension and the interpreter fit.
+$(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) $(wildcard python/backhaul/_stubs/*.pyi) pyproject.toml $(VENV)/.run
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
 	@echo "Building the extension, optimised"
 	@PIP_QUIET=1 $(BIN)/maturin develop --release --locked

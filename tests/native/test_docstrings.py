@@ -1,4 +1,4 @@
-"""Native classes and functions have in `help()` the text of the stub."""
+"""Native classes and functions have in `help()` the text of their stubs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 import backhaul
 from backhaul import _native
 
-STUB = ast.parse((Path(backhaul.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
+STUBS = sorted((Path(backhaul.__file__).parent / "_stubs").glob("*.pyi"))
+STUBBED = [node for path in STUBS for node in ast.parse(path.read_text(encoding="utf-8")).body]
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef)
 
 #: Documented by the data model of Python, or for notebooks alone
@@ -21,7 +22,7 @@ SPECIAL = "_"
 
 def definitions() -> list[tuple[str, str | None]]:
     found = []
-    for node in STUB.body:
+    for node in STUBBED:
         if isinstance(node, DOCUMENTED):
             found.append((node.name, ast.get_docstring(node)))
         if isinstance(node, ast.ClassDef):
@@ -63,7 +64,7 @@ def test_everything_native_is_in_the_stub() -> None:
 def test_help_shows_the_parameters(name: str) -> None:
     (member,) = (
         node
-        for each in STUB.body
+        for each in STUBBED
         if isinstance(each, ast.ClassDef) and each.name == name.partition(".")[0]
         for node in each.body
         if isinstance(node, ast.FunctionDef) and node.name == name.partition(".")[2]

@@ -1,4 +1,4 @@
-//! The docstrings of a Python stub, as a macro for the build of the module that it describes.
+//! The docstrings of Python stubs, as a macro for the build of the module that they describe.
 //!
 //! A stub is where type checkers and editors look, so that is where the texts are written. A build
 //! script calls [`write()`], and `#[doc = stub_doc!("Endpoint.send")]` then gives the same text to
@@ -11,21 +11,30 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, io};
 
-/// Writes `stub_docs.rs` to the build's output folder: the macro `stub_doc!`
+/// Writes `stub_docs.rs` to the build's output folder: the macro `stub_doc!`, of all stubs in a
+/// folder
 ///
 /// # Errors
 ///
 /// As the system reports them, with the path.
-pub fn write(stub: &Path) -> io::Result<()> {
-    println!("cargo::rerun-if-changed={}", stub.display());
+pub fn write(stubs: &Path) -> io::Result<()> {
+    println!("cargo::rerun-if-changed={}", stubs.display());
     let of_path = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}"))
     };
-    let text = fs::read_to_string(stub).map_err(of_path(stub))?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(stubs).map_err(of_path(stubs))? {
+        let stub = entry?.path();
+        if stub.extension().is_some_and(|extension| extension == "pyi") {
+            let text = fs::read_to_string(&stub).map_err(of_path(&stub))?;
+            found.extend(docstrings(&text));
+        }
+    }
+    found.sort();
     let folder = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
     let target = Path::new(&folder).join("stub_docs.rs");
-    fs::write(&target, macro_of(&docstrings(&text))).map_err(of_path(&target))
+    fs::write(&target, macro_of(&found)).map_err(of_path(&target))
 }
 
 /// The macro: one arm for each name

@@ -1,7 +1,7 @@
-"""``links``: shuffles and merges between two hosts, over a link of a limited rate.
+"""``links``: shuffles, merges and rechunks between two hosts, over a link of a limited rate.
 
 The hosts are network namespaces, so the command needs root, and the ``ip`` and ``tc`` of iproute2.
-Each host has one worker of one thread, and half of the inputs. Half of the rows have to cross the
+Each host has one worker of one thread, and half of the inputs. Half of the data has to cross the
 link, a quarter in each direction; *share* is that direction's bytes over what the link could have
 carried, during the whole job, and while most of these bytes passed. *Bound* is a time that the job
 cannot well go below: that of the same job with both workers on one host, or that of its bytes on
@@ -12,6 +12,7 @@ the link, whichever is longer. Each rate begins with what plain sockets carry in
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -32,7 +33,9 @@ __all__ = ["main"]
 
 _PROTOCOLS: Final = ("tcp", "backhaul")
 _HOSTS: Final = {"near": "10.77.0.2", "far": "10.77.0.3"}
-_JOBS: Final = ("shuffle", "merge")
+_JOBS: Final = ("shuffle", "merge", "rechunk")
+#: Columns of a shuffle, with the key, of 8 bytes each; a rechunk has as many bytes
+_COLUMNS: Final = 5
 #: Name of the cluster whose workers are both on the first host
 _ONE_HOST: Final = "one host"
 _SOCKETS_S: Final = 1.0
@@ -69,7 +72,7 @@ _BURST_BYTES_MIN: Final = 1 << 16
 def main(
     rates: Sequence[int], jobs: Sequence[str], rows_per_worker: int, chunks: int, repetitions: int
 ) -> None:
-    """Exchange dataframes between two hosts, by P2P over tcp and by the exchange."""
+    """Exchange data between two hosts, by P2P over tcp and by the exchange."""
     console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed", "pandas"))
     table = Table(
@@ -83,14 +86,19 @@ def main(
         table.add_column(column, justify="right")
     partitions = 2 * chunks
     rows = max(1, rows_per_worker // chunks)
+    size = math.isqrt(partitions * rows * _COLUMNS)
     made = {
         "shuffle": (
             "benches.python.shuffle_job:Shuffle",
-            {"method": "p2p", "columns": 4, "partitions": partitions, "rows": rows},
+            {"method": "p2p", "columns": _COLUMNS - 1, "partitions": partitions, "rows": rows},
         ),
         "merge": (
             "benches.python.merge_job:Merge",
             {"shuffle": "p2p", "partitions": partitions, "rows": rows},
+        ),
+        "rechunk": (
+            "benches.python.rechunk_job:Rechunk",
+            {"method": "p2p", "size": size, "chunks": -(-size // partitions)},
         ),
     }
     with _hosts() as (namespaces, devices), ExitStack() as stack:

@@ -103,9 +103,9 @@ def _main() -> None:
                 worker.wait(60)
 
 
-def _worker_of(addresses: list[str], key: tuple[str, int]) -> str:
-    """Return the worker that makes an input partition."""
-    return addresses[key[-1] % len(addresses)]
+def _worker_of(addresses: list[str], key: tuple[Any, ...]) -> str:
+    """Return the worker that makes an input partition, or a row of chunks."""
+    return addresses[int(key[1]) % len(addresses)]
 
 
 def _tell(found: Any) -> None:
@@ -120,7 +120,12 @@ def _run(
     # Each worker has half of the inputs.
     addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
     place = functools.partial(_worker_of, addresses)
-    with warnings.catch_warnings(), dask.annotate(workers=place):
+    with (
+        warnings.catch_warnings(),
+        # Optimization drops annotations of arrays.
+        dask.config.set({"optimization.fuse.active": False}),
+        dask.annotate(workers=place),
+    ):
         # Dask says wrongly that dataframes ignore annotations.
         warnings.simplefilter("ignore", UserWarning)
         made.prepare(client)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import shutil
 import subprocess
+from multiprocessing.process import BaseProcess
+from typing import Final
 
 import pytest
+from distributed import Worker
+
+from backhaul.dask.compat.names import get_mp_context
 
 __all__ = ["Hosts", "needs_namespaces"]
+
+#: Kind of a namespace, of ``linux/sched.h``
+_CLONE_NEWNET: Final = 0x40000000
 
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None,
@@ -54,6 +64,15 @@ class Hosts:
         ip("address", "add", f"{address}/24", "dev", self._prefix)
         ip("link", "set", self._prefix, "up")
 
+    def start_worker(self, host: str, scheduler: str) -> BaseProcess:
+        """Start a worker of one thread on a host, by the method that Dask is configured for."""
+        place = f"/run/netns/{self.namespace(host)}", self.addresses[host]
+        process: BaseProcess = get_mp_context().Process(
+            target=_run_worker, args=(*place, scheduler), daemon=True
+        )
+        process.start()
+        return process
+
     def slow_down(self, host: str, bytes_per_s: float) -> None:
         """Limit how fast a host sends, until the next call."""
         slow = f"rate {bytes_per_s * 8:.0f}bit burst 64kb latency 400ms"
@@ -75,6 +94,22 @@ class Hosts:
     def _add(self, space: str) -> None:
         ip("netns", "add", space)
         self.made.append(space)
+
+
+def _run_worker(namespace: str, address: str, scheduler: str) -> None:
+    """Run a worker in a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(namespace) as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+    async def run() -> None:
+        async with Worker(
+            scheduler, host=address, nthreads=1, memory_limit=0, dashboard_address=None
+        ) as worker:
+            await worker.finished()
+
+    asyncio.run(run())
 
 
 def ip(*arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Exchanges between hosts, which are network namespaces: each partition equals that of P2P.
+"""Exchanges between hosts, which are network namespaces: all results equal those of P2P.
 
 ::
 
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import logging
@@ -17,7 +16,8 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +31,12 @@ from backhaul.dask.observe.exchange_counters import exchange_counters
 from tests.dask.exchange.conftest import DEADLINE_S, Parts, kept, wait_until_forgotten
 from tests.dask.hosts import Hosts, needs_namespaces
 
-if TYPE_CHECKING:
-    from tests.dask.conftest import Program, Start
-
+da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from tests.dask.exchange import test_equal  # noqa: E402
+from tests.dask.exchange import test_arrays, test_equal  # noqa: E402
 
 pytestmark = [needs_namespaces]
 
@@ -68,6 +66,14 @@ EQUAL = (
     "test_partitions_that_differ_from_their_meta_are_equal",
 )
 globals().update({name: getattr(test_equal, name) for name in EQUAL})
+EQUAL_ARRAYS = (
+    "test_chunks_are_equal",
+    "test_a_chunk_of_another_shape_than_its_metadata_says_is_as_with_p2p",
+    "test_an_output_chunk_is_private_and_writable",
+    "test_random_rechunks_are_equal",
+    "direct",
+)
+globals().update({name: getattr(test_arrays, name) for name in EQUAL_ARRAYS})
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +88,34 @@ def hosts() -> Iterator[Hosts]:
         hosts.close()
 
 
-@contextlib.contextmanager
-def cluster_on(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, list[Program]]]]:
-    """Start a cluster with workers on each host."""
-    programs: dict[str, list[Program]] = {}
+@pytest.fixture(scope="module")
+def workers() -> dict[str, list[BaseProcess]]:
+    """Have the processes of the workers, by host."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def client(
+    hosts: Hosts, workers: dict[str, list[BaseProcess]], workers_are_forked: None
+) -> Iterator[Client]:
+    """Connect to a cluster on three hosts."""
     with (
         # A stolen transfer would take its input to the other host, and its rows from there.
         dask.config.set({"distributed.scheduler.work-stealing": False}),
         LocalCluster(protocol="backhaul", host=HERE, n_workers=0, dashboard_address=None) as made,
         Client(made) as client,
     ):
-        for host, address in ADDRESSES.items():
-            worker = [
-                *("-m", "dask", "worker", made.scheduler_address, "--host", address),
-                *("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"),
-            ]
-            programs[host] = [
-                start(*worker, within=hosts.within(host)) for _ in range(WORKERS[host])
-            ]
-        for program in itertools.chain(*programs.values()):
-            program.wait_for(r"Registered to: +(\S+)")
-        client.wait_for_workers(sum(WORKERS.values()), timeout=300)
-        yield client, programs
-
-
-@pytest.fixture(scope="module")
-def client(hosts: Hosts, start: Start) -> Iterator[Client]:
-    """Connect to a cluster on three hosts."""
-    with cluster_on(hosts, start) as (client, _):
-        yield client
+        try:
+            for host in ADDRESSES:
+                workers[host] = [
+                    hosts.start_worker(host, made.scheduler_address) for _ in range(WORKERS[host])
+                ]
+            client.wait_for_workers(sum(WORKERS.values()), timeout=300)
+            yield client
+        finally:
+            for process in itertools.chain(*workers.values()):
+                process.kill()
+                process.join()
 
 
 def rows_of(number: int, rows: int = 50_000) -> Any:
@@ -165,6 +170,51 @@ def test_each_row_crosses_the_link_once(
     while any(client.run(live_blocks).values()):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("transposes", [False, True])
+def test_only_the_parts_that_a_host_needs_cross_the_link(
+    client: Client, hosts: Hosts, direct: list[bool], transposes: bool
+) -> None:
+    array = da.random.random((2400, 2400), chunks=(150, 2400))
+    inputs = client.persist(array)
+    wait(inputs)
+    inputs_at = Counter(host_of(who[0]) for who in client.who_has(inputs).values())
+    before = {host: counter(hosts, host, "rx") for host in ADDRESSES}
+    already = sum(client.run(received_bytes).values())
+    turned, chunks = (inputs.T, (200, 2400)) if transposes else (inputs, (2400, 200))
+    # Dask would merge small chunks first, and fuse the addition with the tasks before.
+    made = turned.rechunk(chunks, method="p2p", block_size_limit=1)
+    found = client.persist(made + 1)
+    wait(found)
+    assert direct == [True]
+    outputs_at = Counter(host_of(who[0]) for who in client.who_has(found).values())
+    assert outputs_at == {"near": 3, "far": 6, "third": 3}
+    needed = sum(
+        count * 150 * 200 * 8 * (12 - outputs_at[host]) for host, count in inputs_at.items()
+    )
+    assert sum(client.run(received_bytes).values()) - already == needed
+    crossed = sum(counter(hosts, host, "rx") - before[host] for host in ADDRESSES)
+    assert needed < crossed < 1.05 * needed + 4e6
+    expected = inputs.compute()
+    np.testing.assert_array_equal(found.compute(), (expected.T if transposes else expected) + 1)
+
+
+def test_chunks_that_no_other_output_reads_are_joined_where_they_are(
+    client: Client, hosts: Hosts, direct: list[bool]
+) -> None:
+    workers = sorted(client.has_what())
+    with dask.config.set({"optimization.fuse.active": False}):
+        with dask.annotate(workers=lambda key: workers[key[1] // 3 % len(workers)]):
+            inputs = client.persist(da.random.random((1200, 3000), chunks=(50, 3000)))
+        wait(inputs)
+    already = sum(counter(hosts, host, "rx") for host in ADDRESSES)
+    found = client.persist(inputs.rechunk((150, 3000), method="p2p"))
+    wait(found)
+    assert direct == [True]
+    # All inputs of an output are on one worker.
+    assert sum(counter(hosts, host, "rx") for host in ADDRESSES) - already < inputs.nbytes / 4
+    np.testing.assert_array_equal(found.compute(), inputs.compute())
 
 
 def live_blocks() -> int:
@@ -281,41 +331,34 @@ def begun(client: Client) -> bool:
     return found
 
 
-@pytest.fixture
-def lossy(hosts: Hosts, start: Start) -> Iterator[tuple[Client, dict[str, list[Program]]]]:
-    """Connect to a cluster whose workers a test kills; the hosts send slowly."""
-    with cluster_on(hosts, start) as found:
-        for host in ADDRESSES:
-            hosts.slow_down(host, SLOW_BYTES_PER_S)
-        try:
-            yield found
-        finally:
-            for host in ADDRESSES:
-                hosts.slow_down(host, 1e9)
-
-
-def test_lost_workers_and_a_lost_host_cost_no_row(
-    lossy: tuple[Client, dict[str, list[Program]]],
+# The last test, because the cluster loses a host.
+def test_lost_workers_and_a_lost_host_cost_no_result(
+    client: Client, hosts: Hosts, workers: dict[str, list[BaseProcess]]
 ) -> None:
-    client, programs = lossy
+    for host in ADDRESSES:
+        hosts.slow_down(host, SLOW_BYTES_PER_S)
     for losses in (1, 2):
         # Another number of outputs, so that no result is used again
         outputs = 10 + losses
         shuffled = kept(collection(12).shuffle("key", npartitions=outputs, shuffle_method="p2p"))
         expected = pd.concat(map(rows_of, range(12)))
         found = client.compute(shuffled)
+        numbers = np.arange(600.0 * 600).reshape(600, 600) + losses
+        array = da.from_array(numbers, chunks=(50, 600), name=False)
+        chunks = client.compute(array.rechunk((600, 50), method="p2p", block_size_limit=1))
         deadline_s = time.monotonic() + DEADLINE_S
         while not begun(client):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-        for program in programs["far"][:losses]:
-            if program.process.poll() is None:
-                program.kill()
+        for process in workers["far"][:losses]:
+            process.kill()
+            process.join()
         rows = found.result(timeout=DEADLINE_S)
         pd.testing.assert_frame_equal(
             rows.sort_values("value0", ignore_index=True),
             expected.sort_values("value0", ignore_index=True),
         )
-        del found
+        np.testing.assert_array_equal(chunks.result(timeout=DEADLINE_S), numbers)
+        del found, chunks
         wait_until_forgotten(client)
     assert {host_of(address) for address in client.has_what()} == {"near", "third"}

@@ -30,6 +30,7 @@ from backhaul.dask.exchange.block_files import MEMORY_SHARE, block_store
 from backhaul.dask.exchange.placing import Host, PinnedTasks, Pins, host_name, restricts_workers
 
 __all__ = [
+    "CHOSEN_WORKERS",
     "ClusterView",
     "install_for_scheduler",
     "install_for_worker",
@@ -40,10 +41,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Version of blocks and tasks; workers of different versions do not exchange
-VERSION: Final = 7
+VERSION: Final = 8
 SWITCH: Final = "exchange"
 #: Why a graph is left to P2P whose tasks the program restricts
-_CHOSEN_WORKERS: Final = "the program chooses the workers, which are on several hosts"
+CHOSEN_WORKERS: Final = "the program chooses the workers, which are on several hosts"
 
 #: Module that defines the expressions of P2P; a process that lacks it has none of them
 _EXPRESSIONS: Final = "dask.dataframe.dask_expr"
@@ -105,14 +106,32 @@ class _Noted:
         Its event loop.
     annotations : dict
         The program's for all tasks of the graph.
+    passed : dict
+        Those that Dask gets: a copy, which may have more.
     is_pinned : bool
         Whether the exchange restricts tasks of the graph to workers.
+    pins : Pins
+        The workers of tasks that `passed` restricts.
     """
 
     scheduler: Scheduler
     loop: asyncio.AbstractEventLoop
     annotations: dict[str, Any]
+    passed: dict[str, Any] = field(default_factory=dict)
     is_pinned: bool = False
+    pins: Pins = field(default_factory=Pins)
+
+    def restrict(self, pins: Pins) -> None:
+        """Restrict tasks of this graph, which Dask has not annotated yet.
+
+        Optimization drops the annotations of an array's layers, but not those of a whole graph.
+        """
+        if pins.workers:
+            self.pins.workers.update(pins.workers)
+            self.pins.early |= pins.early
+            if not self.is_pinned:
+                self.passed.update(self.pins.annotations(self.passed.get("priority", 0)))
+            self.is_pinned = True
 
     def look(self) -> ClusterView:
         """Look at the workers on the event loop."""
@@ -136,7 +155,7 @@ class _Noted:
         if isinstance(priority := self.annotations.get("priority", 0), int | float):
             found.pins.priority = priority
         if len(found.hosts) > 1 and restricts_workers(self.annotations):
-            return ClusterView(0, 0, 0, _CHOSEN_WORKERS)
+            return ClusterView(0, 0, 0, CHOSEN_WORKERS)
         return found
 
 
@@ -182,12 +201,14 @@ def _noting(scheduler: Scheduler, original: Callable[..., Any]) -> Callable[...,
 
     async def update_graph(*args: Any, annotations: Any = None, **kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
-        noted = _Noted(scheduler, loop, annotations or {})
+        noted = _Noted(scheduler, loop, annotations or {}, dict(annotations or {}))
         token = _noted.set(noted)
         try:
-            return await original(*args, annotations=annotations, **kwargs)
+            return await original(*args, annotations=noted.passed, **kwargs)
         finally:
             _noted.reset(token)
+            # Dask keeps the annotations of its last computations.
+            noted.pins.clear()
             if noted.is_pinned:
                 # A worker may have left before the tasks were there.
                 _pinned_tasks(scheduler).move_tasks(scheduler, f"exchange-{time()}")
@@ -236,8 +257,12 @@ def with_direct_chunks(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return original(self)
         # It imports dask.array, which most processes do without.
         arrays = importlib.import_module("backhaul.dask.exchange.arrays")
-        graph = arrays.direct_graph(self, noted.look())
-        return original(self) if graph is None else graph
+        view = noted.look()
+        graph = arrays.direct_graph(self, view)
+        if graph is None:
+            return original(self)
+        noted.restrict(view.pins)
+        return graph
 
     return _construct_graph
 

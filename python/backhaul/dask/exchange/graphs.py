@@ -149,7 +149,7 @@ class _Side:
                 graph[part] = Task(part, split, graph[made].ref(), place)
                 received = (f"exchange-receive-{name}", number, place)
                 graph[received] = Task(received, receive, graph[part].ref(), self.plan)
-                pins.early += [part, received]
+                pins.early |= {part, received}
                 pins.workers[received] = list(each.host.threads)
                 blocks[place].append(graph[received].ref())
         found = []

@@ -131,14 +131,14 @@ class Pins:
     ----------
     workers : dict
         The addresses, by the keys of the tasks.
-    early : list
+    early : set
         Keys of tasks that run as soon as they can.
     priority : float
         The priority of the program's tasks.
     """
 
     workers: dict[Any, list[str]] = field(default_factory=dict)
-    early: list[Any] = field(default_factory=list)
+    early: set[Any] = field(default_factory=set)
     priority: float = 0
 
     def annotate(self, expr: Any) -> None:
@@ -156,6 +156,32 @@ class Pins:
             return found
 
         vars(expr)["__dask_annotations__"] = __dask_annotations__
+
+    def annotations(self, priority: Any) -> dict[str, Any]:
+        """Return these restrictions as annotations of all tasks of a graph.
+
+        Dask calls a function with the key of each task. A task of an empty list may run anywhere.
+
+        Parameters
+        ----------
+        priority : float or callable
+            The program's annotation.
+        """
+
+        def workers_of(key: Any) -> list[str]:
+            return self.workers.get(key, [])
+
+        def priority_of(key: Any) -> Any:
+            of_program = priority(key) if callable(priority) else priority
+            return of_program + 1 if key in early else of_program
+
+        early = self.early
+        return {"workers": workers_of, "priority": priority_of, _ANNOTATION: True}
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        self.workers.clear()
+        self.early.clear()
 
 
 class PinnedTasks(SchedulerPlugin):

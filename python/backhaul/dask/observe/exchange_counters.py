@@ -41,7 +41,7 @@ class ExchangeCounts:
     #: Chunks of arrays that were assembled
     chunks: int = 0
     chunk_bytes: int = 0
-    #: Blocks that came from other hosts, in memory or in files
+    #: Blocks, in memory or in files, and parts of chunks that came from other hosts
     received: int = 0
     received_bytes: int = 0
 
@@ -114,6 +114,11 @@ class ExchangeCounters:
         with self._lock:
             for counts in (self._total, self._of(token)):
                 counts.add_received(nbytes)
+
+    def note_parts(self, nbytes: int) -> None:
+        """Count parts of an input chunk that came from another host."""
+        with self._lock:
+            self._total.add_received(nbytes)
 
     def note_chunk(self, nbytes: int) -> None:
         """Count an assembled chunk."""

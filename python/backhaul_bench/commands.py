@@ -36,7 +36,7 @@ __all__ = ["bench"]
 
 _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "ucx", "tcp", "inproc")
-_CASES = ("map", "chain", "tree", "all-to-all", "submit", "submit-chain")
+_CASES = ("map", "chain", "tree", "all-to-all", "submit", "submit-impure", "submit-chain")
 _SESSION_CASES = ("map", "chain", "submit", "tree", "mean")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
@@ -180,7 +180,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
 @click.option(
     "--tasks",
     type=click.IntRange(1),
-    help="Tasks of every case [default: 5000, 300, 1023, 100, 200, 300].",
+    help="Tasks of every case [default: 5000, 300, 1023, 100, 200, 200, 300].",
 )
 @click.option(
     "--function",

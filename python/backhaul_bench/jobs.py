@@ -143,12 +143,23 @@ class _Map(_TinyTasks):
 class _Submit(_TinyTasks):
     """One task at a time: submit it, wait for its result, submit the next."""
 
+    #: Whether Dask derives the keys from function and arguments, its default
+    pure = True
+
     def prepare(self, client: Client) -> None:
         self.inputs = range(self.first, self.first + self.wanted)
         self.expected = [value + 1 for value in self.inputs]
 
     def run(self, client: Client) -> None:
-        self.result = [client.submit(self.increment, value).result() for value in self.inputs]
+        self.result = [
+            client.submit(self.increment, value, pure=self.pure).result() for value in self.inputs
+        ]
+
+
+class _SubmitImpure(_Submit):
+    """The same with random keys."""
+
+    pure = False
 
 
 class _SubmitChain(_TinyTasks):
@@ -227,6 +238,7 @@ _TINY_TASKS: dict[str, type[_TinyTasks]] = {
     "tree": _Tree,
     "all-to-all": _AllToAll,
     "submit": _Submit,
+    "submit-impure": _SubmitImpure,
     "submit-chain": _SubmitChain,
 }
 

@@ -26,6 +26,7 @@ DEFAULT_TASKS = {
     "tree": 1023,
     "all-to-all": 100,
     "submit": 200,
+    "submit-impure": 200,
     "submit-chain": 300,
 }
 

@@ -68,7 +68,7 @@ def test_every_case_runs_over_both_protocols_and_leaves_nothing(
     assert report["schema"] == "backhaul.bench.tasks/1"
     assert set(report) == {"schema", "machine", "versions", "options", "rows", "lanes", "profiles"}
     cases = {row["case"]: row["tasks"] for row in report["rows"]}
-    singles = dict.fromkeys(("map", "chain", "tree", "submit", "submit-chain"), 21)
+    singles = dict.fromkeys(("map", "chain", "tree", "submit", "submit-impure", "submit-chain"), 21)
     assert cases == {**singles, "all-to-all": 20}
     pairs = [(row["case"], row["configuration"]) for row in report["rows"]]
     assert pairs == [(case, name) for case in cases for name in ("tcp", "backhaul")]
@@ -110,7 +110,8 @@ def test_saturations_and_functions_pickled_by_value_reach_the_cluster(tmp_path: 
     [
         (
             ["--case", "map,fold"],
-            "'fold' is not one of: map, chain, tree, all-to-all, submit, submit-chain",
+            "'fold' is not one of: map, chain, tree, all-to-all, submit, submit-impure, "
+            "submit-chain",
         ),
         (["--case", ","], "name at least one"),
         (["--tasks", "0"], "0 is not in the range"),

@@ -157,6 +157,14 @@ def test_an_output_chunk_is_private_and_writable(client: Client, direct: list[bo
     assert direct == [True]
 
 
+def test_a_rechunk_by_the_exchange_is_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.arrays"):
+        persisted(client, lambda: rechunked(source((40, 30), (7, 30)), {1: 4}), by_exchange=True)
+    assert "The exchange makes rechunk-p2p-" in caplog.text
+
+
 def test_an_array_of_unknown_sizes_is_left_to_p2p(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

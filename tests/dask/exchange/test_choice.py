@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections import UserDict
 from collections.abc import Callable
@@ -172,6 +173,15 @@ def test_the_switch_leaves_all_to_p2p(client: Client, exchanged: list[bool]) -> 
     wait_until_forgotten(client)
     assert len(kept(shuffled(frame())).compute()) == 40
     assert exchanged == [True]
+
+
+def test_an_exchange_is_logged_with_its_tasks(
+    client: Client, exchanged: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "backhaul.dask.exchange.graphs"):
+        assert len(kept(shuffled(frame())).compute()) == 40
+    assert exchanged == [True]
+    assert re.search(r"The exchange makes p2pshuffle-\w+: \d+ tasks", caplog.text)
 
 
 def test_a_value_that_is_not_understood_is_an_error() -> None:

@@ -72,7 +72,9 @@ def direct_graph(layer: Any, cluster: ClusterView) -> dict[Any, Any] | None:
     try:
         reason = cluster.refusal() or _refusal(layer, cluster)
         if reason is None:
-            return _graph(layer) if len(cluster.hosts) < 2 else _HostsGraph(layer, cluster).tasks
+            graph = _graph(layer) if len(cluster.hosts) < 2 else _HostsGraph(layer, cluster).tasks
+            logger.info("The exchange makes %s: %d tasks", layer.name, len(graph))
+            return graph
     except Exception as error:
         # P2P shows whether the layer itself is at fault.
         reason = repr(error)

@@ -62,7 +62,9 @@ def exchange_layer(expr: Any, cluster: ClusterView) -> dict[Any, Any] | None:
             raise Unsupported(refusal)
         if not cluster.has_files:
             raise Unsupported("a worker keeps its results in a store that is not Dask's")
-        return make_layer(expr, cluster)
+        graph = make_layer(expr, cluster)
+        logger.info("The exchange makes %s: %d tasks", expr._name, len(graph))
+        return graph
     except Unsupported as error:
         reason = str(error)
     except Exception as error:

@@ -405,7 +405,7 @@ impl Shared {
         let populated = match ahead_bytes {
             0 if bytes > self.populate_bytes_max => Ok(()),
             0 => {
-                // SAFETY: the block is at least that long, and ours; segments end with a huge page.
+                // SAFETY: the block is at least that long, and ours.
                 unsafe { populate(start, bytes, huge) }
             }
             _ => {

@@ -300,8 +300,7 @@ pub(crate) fn is_as_in_file(start: *const u8, bytes: usize) -> io::Result<bool> 
 ///
 /// # Safety
 ///
-/// - The range, up to the end of its last huge page if `huge`, is mapped for writing and starts at
-///   a page.
+/// - The range is mapped for writing and starts at a page.
 pub(crate) unsafe fn populate(start: NonNull<u8>, bytes: usize, huge: bool) -> Result<(), Errno> {
     let write = |offset: usize, bytes: usize| {
         // SAFETY: a part of the range of the caller; its content stays.
@@ -319,9 +318,10 @@ pub(crate) unsafe fn populate(start: NonNull<u8>, bytes: usize, huge: bool) -> R
     };
     let first = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
     if huge && first < bytes {
-        let huge_bytes = (bytes - first).next_multiple_of(HUGE_PAGE_BYTES);
+        // Whole ones only: the rest of the last one may never be used.
+        let huge_bytes = (bytes - first) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         // A page to make each huge one of.
-        for offset in (first..bytes).step_by(HUGE_PAGE_BYTES) {
+        for offset in (first..first + huge_bytes).step_by(HUGE_PAGE_BYTES) {
             write(offset, page_size())?;
         }
         // SAFETY: a part of the range of the caller; its content stays.

@@ -248,7 +248,7 @@ impl Blocks {
         let class = segment.class;
         let (index, ahead, huge) = if let Some(index) = segment.cold.pop() {
             // Among blocks that have their pages, small ones leave no place for huge ones.
-            (index, 0, class.bytes() >= AHEAD_BYTES_MAX)
+            (index, 0, class.bytes() >= HUGE_BYTES_MIN)
         } else {
             let index = segment.open_next();
             let next = segment.count - segment.blocks.len();
@@ -259,7 +259,11 @@ impl Blocks {
             let ahead = wanted
                 .min(next)
                 .min(self.spare_bytes(class) / class.bytes());
-            (index, ahead, (1 + ahead) * class.bytes() >= target_bytes)
+            (
+                index,
+                ahead,
+                (1 + ahead) * class.bytes() >= target_bytes.min(HUGE_BYTES_MIN),
+            )
         };
         let ahead_bytes = ahead * class.bytes();
         self.classes[class.index()].resident_bytes += class.bytes() + ahead_bytes;
@@ -550,3 +554,8 @@ const SEGMENT_BYTES_MAX: usize = 4 << 30;
 /// The kernel waits for every processor before it makes huge pages on demand, which takes
 /// milliseconds where all are busy: about what huge pages save for this much.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
+/// Where fewer bytes get their pages at once, these are huge from here on
+///
+/// A growing process has no blocks to spare, so it asks for one at a time. The wait leaves the
+/// processor to others; small pages cost it for each fault, also of peers that map the block.
+const HUGE_BYTES_MIN: usize = 4 << 20;

@@ -142,6 +142,20 @@ fn pages_of_evicted_blocks_go_back_to_the_system() {
 }
 
 #[test]
+fn growing_class_gets_huge_pages_with_no_block_to_spare() {
+    let arena = arena(usize::MAX, 0);
+    for (bytes, huge) in [(MIB, false), (5 * MIB, true), (20 * MIB, true)] {
+        let class = SizeClass::for_bytes(bytes).unwrap();
+        for _ in 0..4 {
+            let mut deferred = DeferredWork::default();
+            let fresh = arena.shared.allocate_cold(class, &mut deferred).unwrap();
+            assert_eq!((fresh.ahead_bytes, fresh.huge), (0, huge));
+            arena.shared.finish(deferred);
+        }
+    }
+}
+
+#[test]
 fn free_blocks_never_make_the_arena_larger_than_its_use() {
     let arena = arena(usize::MAX, usize::MAX);
     let kept = Kept {

@@ -266,7 +266,10 @@ leaves = (
     | st.binary(max_size=300)
     | st.sampled_from(list(Status))
 )
-keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.integers(0, 2**64 - 1)
+#: Dask itself fails where these have other values than its own; see `test_codec_refusals`
+MARKS = ("__Pickled__", "__Serialized__", "__Set__")
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+keys = texts.filter(lambda text: text not in MARKS) | st.integers(0, 2**64 - 1)
 marked = leaves.map(Serialize) | st.lists(leaves, max_size=3).map(ToPickle)
 messages = st.recursive(
     leaves | marked | st.sets(st.integers().filter(lambda i: -(2**63) <= i < 2**64)),

@@ -72,9 +72,10 @@ OURS = {
     "scheduler/fire_and_forget.py": {"client_desires_keys"},
     "worker/finished_message.py": {"_described"},
     # A function and plans of this package, tasks, arrays and a frame that it made
-    "exchange/cluster.py": {"by_host", "found.pins", "noted", "tasks"},
+    "exchange/cluster.py": {"by_host", "found.pins", "noted", "self.pins", "tasks"},
     "exchange/block_files.py": {"_files"},
-    "exchange/arrays.py": {"graph", "result"},
+    "exchange/arrays.py": {"graph", "needed", "parts", "result", "self._pins"},
+    "exchange/chunk_parts.py": {"data"},
     "exchange/columns.py": {"_kept_by_arrow", "frame"},
     "exchange/graphs.py": {"graph", "pins"},
     "exchange/hashing.py": {"floats", "integers", "times"},

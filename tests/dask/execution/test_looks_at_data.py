@@ -98,7 +98,8 @@ def test_a_function_of_a_client_finds_the_tasks_that_the_client_knows(
             assert {future.key for future in futures} <= found[worker.address]
             if not has_rust:
                 assert state_owner_of(worker).core is None
-        # Otherwise the state was complete before the read; Dask's state machine always is.
-        assert behind > 10 or not has_rust
+        # Otherwise the state was complete before each read; Dask's state machine always is. How
+        # often it is behind depends on the machine's load.
+        assert behind > 0 or not has_rust
 
     run()

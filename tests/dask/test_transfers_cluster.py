@@ -176,12 +176,15 @@ def test_no_time_is_rounded_up(client: Client) -> None:
     # The same, where it makes fast links look slow: 2 MiB never move at more than 2 GB/s there.
     a, b = workers_of(client)
     ours, upstreams = [], []
-    for _ in range(20):
+    # On a busy machine most moves take longer than a millisecond.
+    for _ in range(300):
         before = frame_of(client)
         upstreams.append(move(client, lambda: np.ones(MIB // 4), a, b)["duration"])
         moved = between(frame_of(client), b, a) - between(before, b, a)
         assert moved.loc["1-16MiB"].messages == 1
         ours.append(moved.loc["1-16MiB"].seconds)
+        if min(ours) < 0.001:
+            break
     assert min(upstreams) >= 0.001
     assert 0 < min(ours) < 0.001
 

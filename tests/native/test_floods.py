@@ -90,6 +90,7 @@ def test_what_nobody_receives_waits_at_its_sender(
         assert sink.line() == f"took {count + 1}"
 
 
+@pytest.mark.slow
 def test_a_slow_reader_does_not_grow_a_fast_writer(far_lane: str, start: Start) -> None:
     sink = start(SINK, far_lane)
     with Context(lanes=[far_lane], sends_max=64) as context:

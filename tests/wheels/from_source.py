@@ -1,8 +1,8 @@
 """Builds and imports what a source distribution holds, without a network: ``make sdist``.
 
 Beside it, the build takes what ``cargo fetch`` has put into cargo's cache, a Rust toolchain, a C
-compiler and maturin: `docs/decisions/0018`. What it builds is imported and thrown away, so that the
-compiler does not optimize.
+compiler and maturin: `docs/decisions/0018`. The built wheel is imported and thrown
+away, so that the compiler does not optimize.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ impl Scheduler {
         there.map(|one| one.units).sum()
     }
 
-    /// Whether a running worker has room for a task, were none kept for another
+    /// True if a running worker has room for a task, were none kept for another
     fn has_room(&self, task: &Task, place: Place) -> bool {
         let units = PLACES[place as usize];
         self.running.contains(&place)

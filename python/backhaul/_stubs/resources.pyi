@@ -276,7 +276,7 @@ class ResourcePlaces:
 
     @property
     def has_lines(self) -> bool:
-        """Whether tasks wait, or did until the last `drain`."""
+        """True if tasks wait, or did until the last `drain`."""
 
     def drain(
         self,
@@ -402,7 +402,7 @@ class RoomState:
 
     @property
     def drains(self) -> bool:
-        """Whether something has come back that a task may wait for, and nothing was sent yet."""
+        """True if something has come back that a task may wait for, and nothing was sent yet."""
 
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

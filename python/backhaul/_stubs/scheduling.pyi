@@ -199,7 +199,7 @@ class StealRequest:
 
 @final
 class StealOutcome:
-    """What a worker's answer to a request to move a task led to."""
+    """The outcome of a worker's answer to a request to move a task."""
 
     @property
     def outcome(self) -> str:
@@ -207,7 +207,7 @@ class StealOutcome:
 
     @property
     def is_thief_gone(self) -> bool:
-        """Whether the thief has left the cluster."""
+        """True if the thief has left the cluster."""
 
     @property
     def victim(self) -> str:
@@ -231,7 +231,7 @@ class ReplicatedTask:
 
     @property
     def actor(self) -> bool:
-        """Whether the result is an actor."""
+        """True if the result is an actor."""
 
     @property
     def who_has(self) -> list[str]:

@@ -154,15 +154,15 @@ class SubmittedTask:
 
     @property
     def is_new(self) -> bool:
-        """Whether it was not known before."""
+        """True if it was not known before."""
 
     @property
     def has_collided(self) -> bool:
-        """Whether it is known with other dependencies, which it keeps."""
+        """True if it is known with other dependencies, which it keeps."""
 
     @property
     def was_idle(self) -> bool:
-        """Whether nothing was to be done before."""
+        """True if nothing was to be done before."""
 
     @property
     def group(self) -> str | None:

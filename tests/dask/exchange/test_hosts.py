@@ -90,7 +90,7 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def workers() -> dict[str, list[BaseProcess]]:
-    """Have the processes of the workers, by host."""
+    """Collect the processes of the workers, by host."""
     return {}
 
 

@@ -164,7 +164,9 @@ async def test_an_escape_while_some_wait_and_some_hold(
         assert s.tasks[both.key].state == "no-worker"
         for ws in s.workers.values():
             number = slots.number_of(ws)
-            signatures = {slots.asked.by(ts).signature for ts in sent}  # type: ignore[union-attr]
+            requests = [slots.asked.by(ts) for ts in sent]
+            signatures = {asked.signature for asked in requests if asked is not None}
+            assert None not in requests
             booked = sum(slots.places.booked(signature, number) for signature in signatures)
             assert booked == sum(ts.processing_on is ws for ts in sent)
         async with contextlib.AsyncExitStack() as stack:

@@ -176,11 +176,15 @@ async def test_tasks_that_ask_for_threads_are_taken_over_while_they_run(
         # Nothing is stolen here, and the other worker has half a thread left.
         assert await c.submit(inc, 1, pure=False, workers=[free]) == 2
         assert core.is_active, core.escapes
-        assert core.core.room().booked == [waits.key]  # type: ignore[union-attr]
+        room = core.core.room()
+        assert room is not None
+        assert room.booked == [waits.key]
         await Event("go", client=c).set()
         assert await waits == 1
         assert await c.submit(inc, 2, pure=False) == 3
-        assert not core.core.room().booked  # type: ignore[union-attr]
+        room = core.core.room()
+        assert room is not None
+        assert not room.booked
         assert await c.gather(c.map(takes_half, range(8, 16), pure=False)) == list(range(8, 16))
         # Results that are lost are computed again, with what their tasks ask for.
         await workers[0].close(nanny=False)

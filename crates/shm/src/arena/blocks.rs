@@ -406,7 +406,6 @@ impl Blocks {
         let mapped_bytes = self.classes[class.index()].mapped_bytes;
         let target = mapped_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let count = target.min(self.config.bytes_max) / class.bytes();
-        // The last block may end in a huge page.
         (count.max(1) * class.bytes()).next_multiple_of(HUGE_PAGE_BYTES)
     }
 
